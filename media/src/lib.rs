@@ -1,0 +1,6 @@
+//! Sound in time, without IO and without a clock of its own.
+//!
+//! Time is an argument everywhere: a [`core::time::Duration`] since an origin that the caller chose and keeps, always
+//! rising. PCM is 16-bit, mono, native-endian `i16` in memory and little-endian on the wire.
+
+pub mod codec;

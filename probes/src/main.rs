@@ -1,0 +1,3 @@
+//! The stand-in for the Watch.
+
+fn main() {}

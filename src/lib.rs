@@ -1,0 +1,5 @@
+//! Carries an Apple Watch's call to a realtime voice engine: one process per call.
+
+pub mod engine;
+pub mod secret;
+pub mod sign_in;

@@ -1,0 +1,3 @@
+//! The process of one Watch call.
+
+fn main() {}
