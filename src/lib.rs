@@ -1,5 +1,6 @@
 //! Carries an Apple Watch's call to a realtime voice engine: one process per call.
 
 pub mod engine;
+pub mod seal;
 pub mod secret;
 pub mod sign_in;
