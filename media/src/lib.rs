@@ -4,3 +4,6 @@
 //! rising. PCM is 16-bit, mono, native-endian `i16` in memory and little-endian on the wire.
 
 pub mod codec;
+pub mod opus;
+pub mod pcm;
+pub mod stats;
