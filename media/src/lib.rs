@@ -6,4 +6,6 @@
 pub mod codec;
 pub mod opus;
 pub mod pcm;
+pub mod resample;
 pub mod stats;
+pub mod wav;
