@@ -2,5 +2,6 @@
 
 pub mod engine;
 pub mod seal;
+pub mod rtc;
 pub mod secret;
 pub mod sign_in;

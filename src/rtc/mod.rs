@@ -1,0 +1,561 @@
+//! One WebRTC peer behind a small type of our own: an audio track each way and the event channel, as GPT-Live's
+//! sessions want them (`engines.md` 3). Nothing outside this room names the crates underneath.
+//!
+//! What comes in waits in bounded queues until [`Peer::next`] takes it. Sound: the newest [`AUDIO_QUEUE`] packets, older
+//! ones are dropped and counted. Text: in order and never lost; what is not taken is left with SCTP, whose window then
+//! holds the other side back. What goes out never waits: sound that the stack cannot take is dropped and counted, text
+//! is queued up to [`TEXT_QUEUE`].
+
+mod addresses;
+mod answer;
+mod consent;
+mod runtime;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use rtc::ice::mdns::MulticastDnsMode;
+use rtc::media_stream::MediaStreamTrack;
+use rtc::peer_connection::configuration::setting_engine::SctpMaxMessageSize;
+use rtc::rtp;
+use rtc::rtp_transceiver::rtp_sender::{
+    RTCRtpCodec, RTCRtpCodecParameters, RTCRtpCodingParameters, RTCRtpEncodingParameters, RtpCodecKind,
+};
+use tokio::sync::{Notify, broadcast, watch};
+use tokio::time::{Instant, timeout};
+use webrtc::data_channel::{DataChannel, DataChannelEvent};
+use webrtc::media_stream::track_local::TrackLocal;
+use webrtc::media_stream::track_local::static_rtp::TrackLocalStaticRTP;
+use webrtc::media_stream::track_remote::{TrackRemote, TrackRemoteEvent};
+use webrtc::peer_connection::{
+    MediaEngine, PeerConnection, PeerConnectionBuilder, PeerConnectionEventHandler, RTCConfigurationBuilder,
+    RTCIceCandidateInit, RTCIceGatheringState, RTCIceServer, RTCPeerConnectionState, RTCSessionDescription, Registry,
+    SettingEngineBuilder, configure_rtcp_reports,
+};
+use webrtc::runtime::Runtime;
+
+use answer::Answer;
+use consent::Consent;
+use runtime::PeerRuntime;
+
+/// What a peer is made with.
+#[derive(Debug, Clone, Default)]
+pub struct PeerConfig {
+    /// STUN servers, `stun:host:port`; none means host candidates only.
+    pub stun: Vec<String>,
+}
+
+/// Why a peer does not do what it was asked for. No SDP is ever part of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerError {
+    /// No peer could be made on this machine.
+    #[error("WebRTC cannot be set up here: {0}")]
+    Setup(String),
+    /// The answer is of no use.
+    #[error("the engine's answer cannot be used: {0}")]
+    Answer(&'static str),
+    /// The stack's queue for sound is full, or there is none any more: the packet was dropped.
+    #[error("a packet of sound could not be sent")]
+    Audio,
+    /// Too much text waits: the oldest was dropped.
+    #[error("too many events are waiting for the engine; the oldest was dropped")]
+    Text,
+    /// The peer is closed.
+    #[error("the connection is closed")]
+    Closed,
+}
+
+/// What a peer has to tell.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum PeerEvent {
+    /// ICE and DTLS are up, or up again after [`PeerEvent::Disconnected`]: sound may flow.
+    Connected,
+    /// Consent is late. Not the end: at heavy loss it comes back.
+    Disconnected,
+    /// Text now leaves at once.
+    ChannelOpen,
+    /// A packet of the engine's.
+    Rtp(Rtp),
+    /// One text message from the event channel: UTF-8, untouched.
+    Text(Bytes),
+    /// The end, with a short reason. Every later call gives it again.
+    Closed(&'static str),
+}
+
+/// One RTP packet as it came in, of whatever payload type, empty ones too.
+#[derive(Clone)]
+pub struct Rtp {
+    /// When it was taken off the stack.
+    pub arrived: Instant,
+    /// The sequence number.
+    pub sequence: u16,
+    /// The media timestamp, in 1/48,000 s for Opus.
+    pub timestamp: u32,
+    /// The marker bit: the first packet after silence.
+    pub marker: bool,
+    /// The payload type; [`Peer::payload_type`] is the negotiated one.
+    pub payload_type: u8,
+    /// The synchronization source.
+    pub ssrc: u32,
+    /// The payload without padding.
+    pub payload: Bytes,
+}
+
+/// One WebRTC peer, the offering side.
+///
+/// Its tasks and sockets are gone when it is dropped; [`Peer::close`] tells the other side as well.
+pub struct Peer {
+    connection: Arc<dyn PeerConnection>,
+    channel: Arc<dyn DataChannel>,
+    track: Arc<TrackLocalStaticRTP>,
+    consent: Arc<Consent>,
+    link: watch::Receiver<Link>,
+    audio: broadcast::Receiver<Rtp>,
+    outbox: Arc<Outbox>,
+    ipv6: bool,
+    ssrc: u32,
+    sequence: u16,
+    payload_type: u8,
+    hold_text: bool,
+    audio_dropped: u64,
+    closed: Option<&'static str>,
+    /// Last, so that everything else is let go of before the tasks end.
+    tasks: Tasks,
+}
+
+impl Peer {
+    /// Makes a peer and its offer: one audio section, sendrecv, Opus alone, and the event channel `oai-events`. The offer
+    /// holds all candidates; it is there within 300 ms, with whatever STUN had answered until then.
+    ///
+    /// # Errors
+    /// When no socket can be had or the configuration is refused.
+    pub async fn offer(config: &PeerConfig) -> Result<(Self, String), PeerError> {
+        let consent = Arc::new(Consent::new().map_err(PeerError::Setup)?);
+        let runtime = Arc::new(PeerRuntime::new(Arc::clone(&consent)));
+        let tasks = Tasks(Arc::clone(&runtime));
+        let (handler, link, mut gathered, audio) = Handler::new(Arc::clone(&runtime));
+        let addresses = addresses::local();
+        let ipv6 = addresses.iter().any(SocketAddr::is_ipv6);
+        let connection = connection(config, &addresses, Arc::clone(&runtime), handler).await.map_err(setup)?;
+
+        let ssrc = random_u32()?;
+        let track = Arc::new(TrackLocalStaticRTP::new(microphone(ssrc)));
+        connection.add_track(Arc::clone(&track) as Arc<dyn TrackLocal>).await.map_err(setup)?;
+        let channel = connection.create_data_channel(CHANNEL, None).await.map_err(setup)?;
+        let offer = connection.create_offer(None).await.map_err(setup)?;
+        connection.set_local_description(offer).await.map_err(setup)?;
+        // Host candidates come within milliseconds; only STUN can take longer, or for ever.
+        let _ = timeout(GATHER_LIMIT, gathered.wait_for(|gathered| *gathered)).await;
+        let offer = connection.local_description().await.ok_or(PeerError::Closed)?.sdp;
+
+        let outbox = Arc::new(Outbox::default());
+        runtime.spawn(Box::pin(send_text(Arc::clone(&channel), Arc::clone(&outbox)))).detach();
+        let peer = Self {
+            connection,
+            channel,
+            track,
+            consent,
+            link,
+            audio,
+            outbox,
+            ipv6,
+            ssrc,
+            sequence: random_u32()? as u16,
+            payload_type: OPUS_PAYLOAD_TYPE,
+            hold_text: false,
+            audio_dropped: 0,
+            closed: None,
+            tasks,
+        };
+        Ok((peer, only_usable_candidates(&offer)))
+    }
+
+    /// Takes the engine's answer and starts connecting, over UDP and, where the answer has candidates for it, TCP.
+    ///
+    /// # Errors
+    /// When the answer is of no use.
+    pub async fn accept(&mut self, answer: &str) -> Result<(), PeerError> {
+        let answer = Answer::parse(answer, self.ipv6)?;
+        for (ufrag, password) in &answer.credentials {
+            self.consent.learn(ufrag, password);
+        }
+        self.payload_type = answer.payload_type;
+        // The crate's own words may quote the SDP.
+        let refused = |_| PeerError::Answer("it does not fit the offer");
+        let description = RTCSessionDescription::answer(answer.sdp).map_err(refused)?;
+        self.connection.set_remote_description(description).await.map_err(refused)?;
+
+        let mut unusable = answer.skipped;
+        for candidate in answer.candidates {
+            let candidate = RTCIceCandidateInit { candidate, ..RTCIceCandidateInit::default() };
+            unusable += usize::from(self.connection.add_ice_candidate(candidate).await.is_err());
+        }
+        if unusable > 0 {
+            tracing::debug!("{unusable} candidates of the engine's are of no use here");
+        }
+        Ok(())
+    }
+
+    /// Waits for the next event. Cancel safe.
+    pub async fn next(&mut self) -> PeerEvent {
+        loop {
+            if let Some(reason) = self.closed {
+                return PeerEvent::Closed(reason);
+            }
+            tokio::select! {
+                changed = self.link.changed() => {
+                    let link = if changed.is_ok() { *self.link.borrow_and_update() } else { Link::Lost };
+                    match link {
+                        Link::New => {}
+                        Link::Connected => return PeerEvent::Connected,
+                        Link::Disconnected => return PeerEvent::Disconnected,
+                        Link::Lost => self.closed = Some("the connection to the engine was lost"),
+                    }
+                }
+                packet = self.audio.recv() => match packet {
+                    Ok(packet) => return PeerEvent::Rtp(packet),
+                    Err(broadcast::error::RecvError::Lagged(dropped)) => self.audio_dropped += dropped,
+                    Err(broadcast::error::RecvError::Closed) => {
+                        self.closed = Some("the connection to the engine was lost");
+                    }
+                },
+                event = self.channel.poll(), if !self.hold_text => match event {
+                    Some(DataChannelEvent::OnOpen) => {
+                        self.outbox.open();
+                        return PeerEvent::ChannelOpen;
+                    }
+                    Some(DataChannelEvent::OnMessage(message)) => {
+                        if message.is_string && std::str::from_utf8(&message.data).is_ok() {
+                            return PeerEvent::Text(message.data.freeze());
+                        }
+                    }
+                    Some(DataChannelEvent::OnClose) => self.closed = Some("the engine hung up"),
+                    Some(_) => {}
+                    None => self.closed = Some("the connection to the engine was lost"),
+                },
+            }
+        }
+    }
+
+    /// While `hold`, [`Peer::next`] leaves text (and the event channel's open and close) where it is.
+    pub fn hold_text(&mut self, hold: bool) {
+        self.hold_text = hold;
+    }
+
+    /// Sends one Opus packet now. `timestamp` is in 1/48,000 s (RFC 7587); sequence numbers are given here, one for each
+    /// call, sent or not.
+    ///
+    /// # Errors
+    /// When the packet could not be handed to the stack at once.
+    pub fn send_audio(&mut self, packet: &[u8], timestamp: u32, marker: bool) -> Result<(), PeerError> {
+        let sequence = self.sequence;
+        self.sequence = self.sequence.wrapping_add(1);
+        let packet = rtp::Packet {
+            header: rtp::header::Header {
+                version: 2,
+                marker,
+                payload_type: self.payload_type,
+                sequence_number: sequence,
+                timestamp,
+                ssrc: self.ssrc,
+                ..rtp::header::Header::default()
+            },
+            payload: Bytes::copy_from_slice(packet),
+        };
+        match self.track.write_rtp(packet).now_or_never() {
+            Some(Ok(())) => Ok(()),
+            Some(Err(_)) | None => Err(PeerError::Audio),
+        }
+    }
+
+    /// Sends one text message on the event channel, as soon as it is open, in order.
+    ///
+    /// # Errors
+    /// [`PeerError::Text`] when [`TEXT_QUEUE`] messages wait already: the oldest of them was dropped for this one.
+    pub fn send_text(&self, text: impl Into<String>) -> Result<(), PeerError> {
+        if self.closed.is_some() {
+            return Err(PeerError::Closed);
+        }
+        self.outbox.push(text.into())
+    }
+
+    /// The payload type that carries the sound; others are to be ignored.
+    pub fn payload_type(&self) -> u8 {
+        self.payload_type
+    }
+
+    /// Packets of sound that came in and were dropped because nobody took them.
+    pub fn audio_dropped(&self) -> u64 {
+        self.audio_dropped
+    }
+
+    /// Ends the connection and gives its sockets back, within 2 s. Once is enough, more does no harm.
+    pub async fn close(&mut self) {
+        if self.closed != Some(CLOSED_HERE) {
+            self.closed = Some(CLOSED_HERE);
+            if timeout(CLOSE_LIMIT, self.connection.close()).await.is_err() {
+                tracing::warn!("the WebRTC connection did not close in time; it is cut off");
+            }
+        }
+        self.tasks.0.abort_all();
+    }
+}
+
+/// The tasks of one peer: gone with it, whatever happens.
+struct Tasks(Arc<PeerRuntime>);
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.abort_all();
+    }
+}
+
+/// How the connection as a whole stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Link {
+    New,
+    Connected,
+    Disconnected,
+    Lost,
+}
+
+/// Takes the stack's callbacks. They run on the task that drives everything, so none of them waits.
+struct Handler {
+    runtime: Arc<PeerRuntime>,
+    link: watch::Sender<Link>,
+    gathered: watch::Sender<bool>,
+    audio: broadcast::Sender<Rtp>,
+}
+
+impl Handler {
+    #[allow(clippy::type_complexity)]
+    fn new(
+        runtime: Arc<PeerRuntime>,
+    ) -> (Arc<Self>, watch::Receiver<Link>, watch::Receiver<bool>, broadcast::Receiver<Rtp>) {
+        let (link, link_rx) = watch::channel(Link::New);
+        let (gathered, gathered_rx) = watch::channel(false);
+        let (audio, audio_rx) = broadcast::channel(AUDIO_QUEUE);
+        (Arc::new(Self { runtime, link, gathered, audio }), link_rx, gathered_rx, audio_rx)
+    }
+}
+
+#[async_trait::async_trait]
+impl PeerConnectionEventHandler for Handler {
+    async fn on_ice_gathering_state_change(&self, state: RTCIceGatheringState) {
+        if state == RTCIceGatheringState::Complete {
+            self.gathered.send_replace(true);
+        }
+    }
+
+    async fn on_connection_state_change(&self, state: RTCPeerConnectionState) {
+        let link = match state {
+            RTCPeerConnectionState::Connected => Link::Connected,
+            RTCPeerConnectionState::Disconnected => Link::Disconnected,
+            RTCPeerConnectionState::Failed | RTCPeerConnectionState::Closed => Link::Lost,
+            _ => return,
+        };
+        self.link.send_if_modified(|current| *current != Link::Lost && std::mem::replace(current, link) != link);
+    }
+
+    async fn on_track(&self, track: Arc<dyn TrackRemote>) {
+        self.runtime.spawn(Box::pin(receive(track, self.audio.clone()))).detach();
+    }
+}
+
+/// Stamps every packet of a track as it comes.
+async fn receive(track: Arc<dyn TrackRemote>, audio: broadcast::Sender<Rtp>) {
+    while let Some(event) = track.poll().await {
+        if let TrackRemoteEvent::OnRtpPacket(packet) = event {
+            let _ = audio.send(Rtp {
+                arrived: Instant::now(),
+                sequence: packet.header.sequence_number,
+                timestamp: packet.header.timestamp,
+                marker: packet.header.marker,
+                payload_type: packet.header.payload_type,
+                ssrc: packet.header.ssrc,
+                payload: packet.payload,
+            });
+        }
+    }
+}
+
+/// Text on its way out.
+#[derive(Default)]
+struct Outbox {
+    state: Mutex<OutboxState>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct OutboxState {
+    open: bool,
+    waiting: VecDeque<String>,
+}
+
+impl Outbox {
+    fn push(&self, text: String) -> Result<(), PeerError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.waiting.push_back(text);
+        let full = state.waiting.len() > TEXT_QUEUE;
+        if full {
+            state.waiting.pop_front();
+        }
+        drop(state);
+        self.changed.notify_one();
+        if full { Err(PeerError::Text) } else { Ok(()) }
+    }
+
+    fn open(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).open = true;
+        self.changed.notify_one();
+    }
+
+    async fn next(&self) -> String {
+        loop {
+            {
+                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                if state.open
+                    && let Some(text) = state.waiting.pop_front()
+                {
+                    return text;
+                }
+            }
+            self.changed.notified().await;
+        }
+    }
+}
+
+/// Sends what the outbox holds, waiting while SCTP has its fill, until the channel is gone.
+async fn send_text(channel: Arc<dyn DataChannel>, outbox: Arc<Outbox>) {
+    loop {
+        let text = outbox.next().await;
+        match channel.send_text(&text).await {
+            Ok(()) => {}
+            Err(webrtc::error::Error::ErrDataChannelClosed) => return,
+            Err(error) => tracing::warn!("an event of {} bytes could not be sent: {error}", text.len()),
+        }
+    }
+}
+
+async fn connection(
+    config: &PeerConfig,
+    addresses: &[SocketAddr],
+    runtime: Arc<PeerRuntime>,
+    handler: Arc<Handler>,
+) -> webrtc::error::Result<Arc<dyn PeerConnection>> {
+    let settings = SettingEngineBuilder::new()
+        // On by default, and then a machine without a multicast route cannot make a peer at all.
+        .with_multicast_dns_mode(MulticastDnsMode::Disabled)
+        .with_include_loopback_candidate(true)
+        .with_ice_connection_attempts(Some(CHECK_INTERVAL), Some(MAX_CHECKS))
+        .with_sctp_max_message_size(SctpMaxMessageSize::Unbounded)
+        .with_sctp_mtu(SCTP_MTU)
+        .build();
+    let mut media = MediaEngine::default();
+    media.register_codec(
+        RTCRtpCodecParameters { rtp_codec: opus(), payload_type: OPUS_PAYLOAD_TYPE },
+        RtpCodecKind::Audio,
+    )?;
+    let mut configuration = RTCConfigurationBuilder::new();
+    if !config.stun.is_empty() {
+        configuration =
+            configuration.with_ice_servers(vec![RTCIceServer { urls: config.stun.clone(), ..RTCIceServer::default() }]);
+    }
+    let building = PeerConnectionBuilder::new()
+        .with_configuration(configuration.build())
+        .with_media_engine(media)
+        .with_setting_engine(settings)
+        // Sender and receiver reports, and nothing that would want feedback in the SDP.
+        .with_interceptor_registry(configure_rtcp_reports(Registry::new()))
+        .with_handler(handler)
+        .with_runtime(runtime)
+        .with_udp_addrs(addresses.to_vec())
+        .with_tcp_addrs(addresses.to_vec())
+        .with_data_channel_send_buffer_limit(SEND_BUFFER)
+        .build();
+    Ok(Arc::new(Box::pin(building).await?))
+}
+
+fn opus() -> RTCRtpCodec {
+    RTCRtpCodec {
+        mime_type: "audio/opus".to_owned(),
+        clock_rate: 48_000,
+        channels: 2,
+        sdp_fmtp_line: "minptime=10;useinbandfec=1".to_owned(),
+        rtcp_feedback: Vec::new(),
+    }
+}
+
+fn microphone(ssrc: u32) -> MediaStreamTrack {
+    let encoding = RTCRtpEncodingParameters {
+        rtp_coding_parameters: RTCRtpCodingParameters { ssrc: Some(ssrc), ..Default::default() },
+        codec: opus(),
+        ..Default::default()
+    };
+    MediaStreamTrack::new(
+        "call".to_owned(),
+        "microphone".to_owned(),
+        "microphone".to_owned(),
+        RtpCodecKind::Audio,
+        vec![encoding],
+    )
+}
+
+/// The offer without candidates that are none: nobody is let in by TCP (see [`runtime`]), and with rtcp-mux there is no
+/// second component.
+fn only_usable_candidates(offer: &str) -> String {
+    let usable = |line: &&str| match line.strip_prefix("a=candidate:") {
+        Some(candidate) => candidate.split(' ').nth(1) == Some("1") && !candidate.contains("tcptype passive"),
+        None => true,
+    };
+    offer.split_inclusive('\n').filter(usable).collect()
+}
+
+fn random_u32() -> Result<u32, PeerError> {
+    getrandom::u32().map_err(|error| PeerError::Setup(error.to_string()))
+}
+
+fn setup(error: webrtc::error::Error) -> PeerError {
+    PeerError::Setup(error.to_string())
+}
+
+/// The event channel's label (`engines.md` 1.1).
+const CHANNEL: &str = "oai-events";
+
+/// What browsers use; the engine echoes it.
+const OPUS_PAYLOAD_TYPE: u8 = 111;
+
+/// `watch-audio.md`, GPT-Live session: host candidates, and STUN's within this time.
+const GATHER_LIMIT: Duration = Duration::from_millis(300);
+
+/// Connecting takes 35 to 50 ms with checks this close together, and 200 to 500 ms at the crate's 200 ms.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Checks go on for the 8 s that a connection has: the engine may start answering late.
+const MAX_CHECKS: u16 = 400;
+
+/// Plus DTLS this stays below 1,200 bytes a datagram, which also fits VPN paths of 1,280.
+const SCTP_MTU: u32 = 1_150;
+
+/// Text handed to SCTP and not yet acknowledged; beyond it the outbox waits.
+const SEND_BUFFER: usize = 1 << 20;
+
+/// Packets of sound that may wait to be taken: 2 s at 20 ms each.
+pub const AUDIO_QUEUE: usize = 100;
+
+/// Texts that may wait for the channel to open (`helper-stdio.md`, `E`), or for SCTP.
+pub const TEXT_QUEUE: usize = 64;
+
+/// The crate itself needs some 100 ms.
+const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+
+const CLOSED_HERE: &str = "closed";
+
+#[cfg(test)]
+mod tests;
