@@ -1,7 +1,7 @@
 //! Carries an Apple Watch's call to a realtime voice engine: one process per call.
 
 pub mod engine;
-pub mod seal;
 pub mod rtc;
+pub mod seal;
 pub mod secret;
 pub mod sign_in;
