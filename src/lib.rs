@@ -1,6 +1,7 @@
 //! Carries an Apple Watch's call to a realtime voice engine: one process per call.
 
 pub mod engine;
+pub mod relay;
 pub mod rtc;
 pub mod seal;
 pub mod secret;

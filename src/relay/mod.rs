@@ -1,0 +1,5 @@
+//! Our relay, and how its two clients speak to it (`relay.md`).
+
+mod url;
+
+pub use self::url::{RelayUrl, RelayUrlError, Side};
