@@ -4,7 +4,9 @@
 //! rising. PCM is 16-bit, mono, native-endian `i16` in memory and little-endian on the wire.
 
 pub mod codec;
+pub mod ledger;
 pub mod opus;
+pub mod pacer;
 pub mod pcm;
 pub mod resample;
 pub mod stats;
