@@ -447,7 +447,7 @@ async fn connection(
     config: &PeerConfig,
     addresses: &[SocketAddr],
     runtime: Arc<PeerRuntime>,
-    handler: Arc<Handler>,
+    handler: Arc<dyn PeerConnectionEventHandler>,
 ) -> webrtc::error::Result<Arc<dyn PeerConnection>> {
     let settings = SettingEngineBuilder::new()
         // On by default, and then a machine without a multicast route cannot make a peer at all.

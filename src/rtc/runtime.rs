@@ -28,11 +28,25 @@ pub(super) struct PeerRuntime {
     tokio: TokioRuntime,
     consent: Arc<Consent>,
     tasks: Mutex<Vec<AbortHandle>>,
+    #[cfg(test)]
+    listening: bool,
 }
 
 impl PeerRuntime {
     pub(super) fn new(consent: Arc<Consent>) -> Self {
-        Self { tokio: TokioRuntime, consent, tasks: Mutex::default() }
+        Self {
+            tokio: TokioRuntime,
+            consent,
+            tasks: Mutex::default(),
+            #[cfg(test)]
+            listening: false,
+        }
+    }
+
+    /// For the answering side of a test: lets TCP in.
+    #[cfg(test)]
+    pub(super) fn listening(consent: Arc<Consent>) -> Self {
+        Self { listening: true, ..Self::new(consent) }
     }
 
     /// Ends every task that was started through this runtime; with them go their sockets.
@@ -75,7 +89,12 @@ impl Runtime for PeerRuntime {
     }
 
     fn wrap_tcp_listener(&self, listener: std::net::TcpListener) -> io::Result<Arc<dyn AsyncTcpListener>> {
-        self.tokio.wrap_tcp_listener(listener).map(|listener| Arc::new(PeerTcpListener(listener)) as Arc<_>)
+        let listener = self.tokio.wrap_tcp_listener(listener)?;
+        #[cfg(test)]
+        if self.listening {
+            return Ok(listener);
+        }
+        Ok(Arc::new(PeerTcpListener(listener)))
     }
 
     fn connect_tcp<'a>(&'a self, remote: SocketAddr) -> BoxFuture<'a, io::Result<Arc<dyn AsyncTcpStream>>> {
