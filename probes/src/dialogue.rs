@@ -1,0 +1,381 @@
+//! What a Watch says to each engine, and what it makes of the engine's events (`engines.md` 1.3 to 1.4, 2.3 to 2.4,
+//! 4.3 to 4.4). No IO and no clock: events and times go in, [`Act`]s come out.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use watch_audio::engine::EngineKind;
+
+/// GPT-Live's two event languages (`engines.md`, "Versions move").
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// The public API's.
+    A,
+    /// The ChatGPT sign-in's: what deployed Watches understand.
+    B,
+}
+
+/// The Watch's side of the conversation with one engine session.
+#[derive(Debug)]
+pub struct Dialogue {
+    engine: EngineKind,
+    dialect: Dialect,
+    /// Delegations and function calls seen, by id: the same one may be announced twice (case 32).
+    seen: HashSet<String>,
+    /// Dialect A: what the user said, to rebuild a request from.
+    fragments: Vec<Fragment>,
+    consumed_ms: u64,
+    settling: Option<Settling>,
+    /// Grok: calls of the running response that wait for their output, and whether that response is over.
+    open_calls: usize,
+    response_running: bool,
+    response_owed: bool,
+}
+
+/// What the Watch does about an event.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Act {
+    /// Sends an event to the engine.
+    Send(Value),
+    /// Has the host look something up; [`Dialogue::answer`] takes the result.
+    Search {
+        /// The delegation or call the answer belongs to.
+        id: String,
+        /// What to look for.
+        query: String,
+    },
+    /// The engine has (more of) the user's words.
+    Heard(String),
+    /// The engine says that the user speaks over the reply, or that its buffer was cleared: stop playing.
+    StopPlaying,
+    /// A reply of its own, with what it says.
+    Said(String),
+    /// A new reply begins (Grok).
+    ReplyBegins,
+    /// A reply is complete (Grok).
+    ReplyEnds,
+    /// The engine complains; that alone ends nothing (case 30).
+    Complaint(String),
+}
+
+#[derive(Debug)]
+struct Fragment {
+    start_ms: u64,
+    end_ms: u64,
+    text: String,
+}
+
+/// A delegation of dialect A whose words are still coming in (case 34).
+#[derive(Debug)]
+struct Settling {
+    id: String,
+    offset_ms: u64,
+    created: Duration,
+    last_fragment: Duration,
+}
+
+impl Dialogue {
+    /// A conversation that has not begun.
+    pub fn new(engine: EngineKind, dialect: Dialect) -> Self {
+        Self {
+            engine,
+            dialect,
+            seen: HashSet::new(),
+            fragments: Vec::new(),
+            consumed_ms: 0,
+            settling: None,
+            open_calls: 0,
+            response_running: false,
+            response_owed: false,
+        }
+    }
+
+    /// What the Watch says right after `started`.
+    pub fn opening(&self) -> Option<Value> {
+        let format = json!({"type": "audio/pcm", "rate": self.engine.output_rate()});
+        (self.engine == EngineKind::Grok).then(|| {
+            json!({"type": "session.update", "session": {
+                "instructions": "You are on a call with someone who wears a watch. Answer briefly; look up facts.",
+                "voice": "eve",
+                "turn_detection": {"type": "server_vad"},
+                "audio": {
+                    "input": {"format": format, "transcription": {"model": "grok-transcribe"}},
+                    "output": {"format": format},
+                },
+                "tools": [{
+                    "type": "function",
+                    "name": TOOL,
+                    "description": "Searches the web.",
+                    "parameters": {
+                        "type": "object",
+                        "properties": {"query": {"type": "string"}},
+                        "required": ["query"],
+                    },
+                }],
+            }})
+        })
+    }
+
+    /// Takes an event of the engine in.
+    pub fn event(&mut self, now: Duration, event: &Value) -> Vec<Act> {
+        match self.engine {
+            EngineKind::GptLive => self.gpt_live(now, event),
+            EngineKind::Grok => self.grok(event),
+        }
+    }
+
+    fn gpt_live(&mut self, now: Duration, event: &Value) -> Vec<Act> {
+        match (text(event, "/type"), self.dialect) {
+            ("session.input_transcript.delta", Dialect::A) => {
+                let fragment = Fragment {
+                    start_ms: number(event, "/start_ms"),
+                    end_ms: number(event, "/end_ms"),
+                    text: text(event, "/delta").to_owned(),
+                };
+                let act = Act::Heard(fragment.text.clone());
+                self.fragments.push(fragment);
+                if let Some(settling) = &mut self.settling {
+                    settling.last_fragment = now;
+                }
+                vec![act]
+            }
+            ("session.output_transcript.delta", Dialect::A) => said(text(event, "/delta")),
+            ("session.delegation.created", Dialect::A) if text(event, "/delegation/target") != "responses" => {
+                let id = text(event, "/delegation/id").to_owned();
+                if self.seen.insert(id.clone()) {
+                    let offset_ms = number(event, "/offset_ms");
+                    self.settling = Some(Settling { id, offset_ms, created: now, last_fragment: now });
+                }
+                vec![]
+            }
+            ("input_transcript.added", Dialect::B) => vec![Act::Heard(text(event, "/item/text").to_owned())],
+            ("output_transcript.added", Dialect::B) => said(text(event, "/item/text")),
+            ("delegation.created", Dialect::B) => {
+                let id = text(event, "/item/id").to_owned();
+                let query = text(event, "/item/content/0/text").to_owned();
+                if self.seen.insert(id.clone()) { vec![Act::Search { id, query }] } else { vec![] }
+            }
+            ("output_audio_buffer.cleared", _) => vec![Act::StopPlaying],
+            ("error", _) => vec![complaint(event)],
+            _ => vec![],
+        }
+    }
+
+    fn grok(&mut self, event: &Value) -> Vec<Act> {
+        match text(event, "/type") {
+            "input_audio_buffer.speech_started" => vec![Act::StopPlaying],
+            "conversation.item.input_audio_transcription.completed" => {
+                vec![Act::Heard(text(event, "/transcript").to_owned())]
+            }
+            "response.created" => {
+                self.response_running = true;
+                vec![Act::ReplyBegins]
+            }
+            "response.output_audio_transcript.delta" | "response.audio_transcript.delta" => said(text(event, "/delta")),
+            "response.function_call_arguments.done" if text(event, "/name") == TOOL => {
+                let id = text(event, "/call_id").to_owned();
+                if !self.seen.insert(id.clone()) {
+                    return vec![];
+                }
+                self.open_calls += 1;
+                let arguments = serde_json::from_str::<Value>(text(event, "/arguments")).unwrap_or_default();
+                vec![Act::Search { id, query: text(&arguments, "/query").to_owned() }]
+            }
+            "response.done" => {
+                self.response_running = false;
+                let mut acts = vec![Act::ReplyEnds];
+                acts.extend(self.owed_response().map(Act::Send));
+                acts
+            }
+            "error" => vec![complaint(event)],
+            _ => vec![],
+        }
+    }
+
+    /// When [`Dialogue::handle_timeout`] has something to do.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.settling.as_ref().map(|settling| {
+            let quiet = (settling.created + SETTLE).max(settling.last_fragment + SETTLE);
+            quiet.min(settling.created + SETTLE_LIMIT)
+        })
+    }
+
+    /// Ends the wait for the words of a delegation.
+    pub fn handle_timeout(&mut self, now: Duration) -> Vec<Act> {
+        if self.deadline().is_none_or(|deadline| now < deadline) {
+            return vec![];
+        }
+        let Some(Settling { id, offset_ms, .. }) = self.settling.take() else { return vec![] };
+        self.fragments.sort_by_key(|fragment| fragment.start_ms);
+        let consumed = self.consumed_ms;
+        let query: String = self
+            .fragments
+            .iter()
+            .filter(|fragment| fragment.end_ms > consumed && fragment.start_ms < offset_ms)
+            .map(|fragment| fragment.text.as_str())
+            .collect();
+        self.consumed_ms = offset_ms;
+        if query.trim().is_empty() {
+            return self.answer(&id, "I did not catch that. Please say it again.").into_iter().map(Act::Send).collect();
+        }
+        vec![Act::Search { id, query: query.trim().to_owned() }]
+    }
+
+    /// The events that carry the answer of a search to the engine.
+    pub fn answer(&mut self, id: &str, answer: &str) -> Vec<Value> {
+        match (self.engine, self.dialect) {
+            (EngineKind::GptLive, Dialect::A) => pieces(answer)
+                .into_iter()
+                .map(|piece| json!({"type": "session.commentary.append", "delegation_id": id, "content": piece}))
+                .collect(),
+            (EngineKind::GptLive, Dialect::B) => pieces(answer)
+                .into_iter()
+                .map(|piece| {
+                    json!({"type": "delegation.context.append", "delegation_item_id": id, "channel": "speakable",
+                        "content": [{"type": "input_text", "text": piece}]})
+                })
+                .collect(),
+            (EngineKind::Grok, _) => {
+                let output = json!({"type": "conversation.item.create",
+                    "item": {"type": "function_call_output", "call_id": id, "output": answer}});
+                self.open_calls = self.open_calls.saturating_sub(1);
+                self.response_owed = true;
+                [Some(output), self.owed_response()].into_iter().flatten().collect()
+            }
+        }
+    }
+
+    /// One `response.create` for all calls of a response, once that response is over.
+    fn owed_response(&mut self) -> Option<Value> {
+        if !self.response_owed || self.open_calls > 0 || self.response_running {
+            return None;
+        }
+        self.response_owed = false;
+        Some(json!({"type": "response.create"}))
+    }
+}
+
+/// The words of a search's result, as the Watch puts them to the engine.
+pub fn words_of(result: &Map<String, Value>) -> String {
+    if result.get("ok").and_then(Value::as_bool) != Some(true) {
+        let detail = result.get("detail").and_then(Value::as_str).unwrap_or("no detail");
+        return format!("The search did not work: {detail}");
+    }
+    let results = result.get("results").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    if results.is_empty() {
+        return "The search found nothing.".to_owned();
+    }
+    let lines: Vec<String> =
+        results.iter().map(|result| format!("{}: {}", text(result, "/title"), text(result, "/snippet"))).collect();
+    lines.join("\n")
+}
+
+/// Cuts a text into appends, in order, at spaces where there are any and never inside a character (case 29).
+fn pieces(text: &str) -> Vec<&str> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    while rest.len() > APPEND_BYTES {
+        let limit = rest.floor_char_boundary(APPEND_BYTES);
+        let cut = rest[..limit].rfind([' ', '\n']).map_or(limit, |space| space + 1);
+        let (piece, left) = rest.split_at(cut);
+        pieces.push(piece);
+        rest = left;
+    }
+    pieces.push(rest);
+    pieces
+}
+
+fn said(words: &str) -> Vec<Act> {
+    if words.is_empty() { vec![] } else { vec![Act::Said(words.to_owned())] }
+}
+
+fn complaint(event: &Value) -> Act {
+    let nested = text(event, "/error/message");
+    Act::Complaint(if nested.is_empty() { text(event, "/message") } else { nested }.to_owned())
+}
+
+fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn number(value: &Value, pointer: &str) -> u64 {
+    value.pointer(pointer).and_then(Value::as_u64).unwrap_or_default()
+}
+
+/// The tool that the Watch offers.
+pub const TOOL: &str = "web_search";
+/// The clients' own limit of one append of dialect B (`engines.md` 2.3); A's 500 tokens are more.
+const APPEND_BYTES: usize = 500;
+/// Dialect A: the words of a delegation are complete when none came for this long (`engines.md` 1.4).
+const SETTLE: Duration = Duration::from_millis(600);
+/// Dialect A: and are taken as they are after this long.
+const SETTLE_LIMIT: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn case_34_a_delegation_waits_for_its_words() {
+        let mut dialogue = Dialogue::new(EngineKind::GptLive, Dialect::A);
+        let created = json!({"type": "session.delegation.created", "offset_ms": 2200,
+            "delegation": {"id": "item_D1", "type": "delegation", "target": "client"}});
+        assert_eq!(dialogue.event(ms(1000), &created), []);
+        for (start, words) in [(800, " in"), (600, "weather"), (1000, " Oslo"), (2200, " and then")] {
+            let event = json!({"type": "session.input_transcript.delta", "delta": words,
+                "start_ms": start, "end_ms": start + 200});
+            dialogue.event(ms(1400), &event);
+        }
+        assert_eq!(dialogue.deadline(), Some(ms(2000)));
+        assert_eq!(dialogue.handle_timeout(ms(1999)), []);
+        let search = Act::Search { id: "item_D1".into(), query: "weather in Oslo".into() };
+        assert_eq!(dialogue.handle_timeout(ms(2000)), [search]);
+        // Twice the same id is one request (case 32).
+        dialogue.event(ms(2100), &created);
+        assert_eq!(dialogue.deadline(), None);
+    }
+
+    #[test]
+    fn case_34_without_words_the_user_is_asked_again() {
+        let mut dialogue = Dialogue::new(EngineKind::GptLive, Dialect::A);
+        let created = json!({"type": "session.delegation.created", "offset_ms": 2200,
+            "delegation": {"id": "item_D1", "target": "client"}});
+        dialogue.event(ms(0), &created);
+        let [Act::Send(event)] = &dialogue.handle_timeout(ms(600))[..] else { panic!("an append was due") };
+        assert_eq!(event["type"], "session.commentary.append");
+        assert_eq!(event["delegation_id"], "item_D1");
+    }
+
+    #[test]
+    fn case_29_a_long_answer_goes_in_pieces() {
+        let answer = "Überraschung 天気は晴れです 🙂 ".repeat(60);
+        let pieces = pieces(&answer);
+        assert!(pieces.len() > 4 && pieces.iter().all(|piece| piece.len() <= APPEND_BYTES));
+        assert_eq!(pieces.concat(), answer);
+        assert_eq!(super::pieces(&"天".repeat(400)).concat(), "天".repeat(400));
+    }
+
+    #[test]
+    fn grok_gets_one_response_create_after_its_response_is_over() {
+        let mut dialogue = Dialogue::new(EngineKind::Grok, Dialect::B);
+        dialogue.event(ms(0), &json!({"type": "response.created", "response": {"id": "r1"}}));
+        for call in ["c1", "c2", "c1"] {
+            let acts = dialogue.event(
+                ms(0),
+                &json!({"type": "response.function_call_arguments.done", "call_id": call, "name": "web_search",
+                    "arguments": "{\"query\":\"weather\"}"}),
+            );
+            assert!(acts.len() <= 1);
+        }
+        assert_eq!(dialogue.answer("c1", "sunny").len(), 1);
+        assert_eq!(dialogue.answer("c2", "windy").len(), 1);
+        let acts = dialogue.event(ms(0), &json!({"type": "response.done"}));
+        assert_eq!(acts, [Act::ReplyEnds, Act::Send(json!({"type": "response.create"}))]);
+        assert_eq!(dialogue.event(ms(0), &json!({"type": "response.done"})), [Act::ReplyEnds]);
+    }
+}

@@ -1,0 +1,138 @@
+//! What a call leaves behind, over all its streams: moments, sound, counts.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+use watch_audio::engine::EngineKind;
+use watch_audio_media::pcm::{QUIET_PEAK, peak};
+
+use crate::playout::{Playout, RATE};
+use crate::progress::Progress;
+use crate::recording::{Recording, RecordingError};
+use crate::speech::Speech;
+use crate::timeline::{Moment, Timeline, What};
+
+/// The running record of a call.
+#[derive(Debug)]
+pub struct Journal {
+    /// What happened when.
+    pub timeline: Timeline,
+    /// The Watch's speaker.
+    pub playout: Playout,
+    /// When audio above the quiet limit arrived, on the time line of the recording.
+    pub loud: Speech,
+    /// All that was played, at 24 kHz from the first `started` on.
+    pub played: Vec<i16>,
+    /// Audio that arrived, in ms.
+    pub received_ms: u64,
+    /// Microphone audio that was sent, in ms.
+    pub sent_ms: u64,
+    /// The last `started`.
+    pub started: Map<String, Value>,
+    /// When the last answer went to the engine, on the time line.
+    pub answered: Option<Duration>,
+    /// Whether the last stream ended behind a whole answer.
+    pub whole: bool,
+    /// Messages that did not open.
+    pub dropped: u64,
+    /// Messages of the Watch that found a network standing still.
+    pub lost: u64,
+    recording: Option<Recording>,
+    progress: Option<Progress>,
+}
+
+impl Journal {
+    /// An empty record; `recording` gets what is played as it is played.
+    pub fn new(engine: EngineKind, recording: Option<Recording>, progress: Option<Progress>) -> Self {
+        Self {
+            timeline: Timeline::default(),
+            playout: Playout::new(engine),
+            loud: Speech::new(RATE),
+            played: Vec::new(),
+            received_ms: 0,
+            sent_ms: 0,
+            started: Map::new(),
+            answered: None,
+            whole: false,
+            dropped: 0,
+            lost: 0,
+            recording,
+            progress,
+        }
+    }
+
+    /// A time on the call's line, which begins at the first `started`.
+    pub fn time(&self, at: Instant) -> Duration {
+        self.timeline.zero().map_or(Duration::ZERO, |zero| at.saturating_duration_since(zero))
+    }
+
+    /// The instant of a time on the call's line.
+    pub fn instant(&self, time: Duration) -> Instant {
+        self.timeline.zero().unwrap_or_else(Instant::now) + time
+    }
+
+    /// Takes note of audio that came.
+    pub fn arrived(&mut self, at: Instant, samples: &[i16]) {
+        self.received_ms += samples.len() as u64 * 1000 / u64::from(RATE);
+        if peak(samples) > QUIET_PEAK {
+            self.loud.note(self.time(at));
+        }
+    }
+
+    /// Plays up to now.
+    ///
+    /// # Errors
+    /// When the recording cannot be written.
+    pub fn play(&mut self, now: Instant) -> Result<(), RecordingError> {
+        self.playout.advance(self.time(now));
+        let played = self.playout.take_played();
+        let written = self.recording.as_mut().map_or(Ok(()), |recording| recording.write(&played));
+        self.played.extend_from_slice(&played);
+        written
+    }
+
+    /// Whether the microphone of a half-duplex Watch is open.
+    pub fn microphone_open(&self, at: Instant) -> bool {
+        self.playout.microphone_open(self.time(at))
+    }
+
+    /// Whether speech was heard that can be the answer: after the question, and after what the engine was last given.
+    pub fn heard_since(&self, question_end: Duration) -> bool {
+        let speech = self.playout.speech();
+        let Some(answered) = self.answered.filter(|answered| *answered > question_end) else {
+            return speech.first_after(question_end).is_some();
+        };
+        // An answer may follow its filler without a pause: then the stretch goes on far behind the hand-over.
+        speech.first_after(answered).is_some()
+            || speech.at(answered).is_some_and(|span| span.end >= answered + LONGER_THAN_A_FILLER)
+    }
+
+    /// Shows on the terminal what goes on.
+    pub fn show_progress(&mut self, time: Duration, what: &str) {
+        if let Some(progress) = &mut self.progress {
+            progress.show(time, what);
+        }
+    }
+
+    /// All moments in their order, the stretches of speech that were heard among them.
+    pub fn moments(&mut self) -> Vec<Moment> {
+        let spans = self.playout.speech().spans().to_vec();
+        for span in spans {
+            self.timeline.note(self.instant(span.start), What::Speech, "");
+            self.timeline.note(self.instant(span.end), What::SpeechEnd, "");
+        }
+        self.timeline.moments()
+    }
+
+    /// Completes the recording.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn finish(&mut self) -> Result<(), RecordingError> {
+        self.recording.take().map_or(Ok(()), Recording::finish)
+    }
+}
+
+/// What is said while the work is done is shorter than this.
+const LONGER_THAN_A_FILLER: Duration = Duration::from_secs(3);

@@ -1,0 +1,191 @@
+//! What happened in a call, and when.
+
+use std::fmt;
+
+use serde::Serialize;
+use tokio::time::Instant;
+
+/// The moments of a call as they happen. Times are told from the first `started`, where the recording begins too.
+#[derive(Debug, Default)]
+pub struct Timeline {
+    zero: Option<Instant>,
+    moments: Vec<(Instant, What, String)>,
+}
+
+/// One moment, for reports and tests.
+#[derive(Clone, PartialEq, Eq, Serialize)]
+pub struct Moment {
+    /// Milliseconds since the first `started`; what came before it is negative.
+    pub ms: i64,
+    /// What it was.
+    pub what: What,
+    /// More about it, for a person.
+    pub detail: String,
+}
+
+/// The kinds of moments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// The relay gave a grant and the bridge took it.
+    Grant,
+    /// The Watch is on the relay and asked for the engine.
+    Start,
+    /// The relay or the host was not ready; the Watch tries again.
+    Retry,
+    /// The engine is there.
+    Started,
+    /// The user begins to speak.
+    Question,
+    /// The user has spoken.
+    QuestionEnd,
+    /// The engine understood the user, up to here.
+    Heard,
+    /// The engine hands work over.
+    Delegation,
+    /// The answer of that work went to the engine.
+    Answer,
+    /// The engine's transcript of itself begins.
+    Said,
+    /// The Watch begins to play speech.
+    Speech,
+    /// The speech is over.
+    SpeechEnd,
+    /// The engine says that the user speaks over its reply.
+    Notice,
+    /// What was not played was dropped.
+    Flush,
+    /// A tap on the Watch.
+    Tap,
+    /// The engine complains; the call goes on.
+    Complaint,
+    /// The host says `error`.
+    Error,
+    /// The connection to the relay is gone.
+    Lost,
+    /// The Watch says `end`.
+    End,
+    /// The host says `ended`.
+    Ended,
+}
+
+impl Timeline {
+    /// Notes a moment.
+    pub fn note(&mut self, at: Instant, what: What, detail: impl Into<String>) {
+        self.moments.push((at, what, detail.into()));
+    }
+
+    /// Sets the time that is told as zero; only the first call counts.
+    pub fn start(&mut self, at: Instant) -> Instant {
+        *self.zero.get_or_insert(at)
+    }
+
+    /// When the first `started` came.
+    pub fn zero(&self) -> Option<Instant> {
+        self.zero
+    }
+
+    /// Notes words of a running text: joined to the ones before as long as nobody else spoke. What the user said is
+    /// placed where it was complete, what the engine says where it began.
+    pub fn words(&mut self, at: Instant, what: What, words: &str, whole: bool) {
+        let last = self.moments.iter_mut().rev().find(|(_, what, _)| matches!(what, What::Heard | What::Said));
+        let Some((last_at, last_what, text)) = last.filter(|(_, last, _)| *last == what) else {
+            return self.note(at, what, words.trim_start());
+        };
+        if whole {
+            words.clone_into(text);
+        } else {
+            text.push_str(words);
+        }
+        debug_assert_eq!(*last_what, what);
+        if what == What::Heard {
+            *last_at = at;
+        }
+    }
+
+    /// All moments in their order in time.
+    pub fn moments(&self) -> Vec<Moment> {
+        let zero = self.zero.or(self.moments.last().map(|(at, ..)| *at));
+        let mut moments: Vec<Moment> = self
+            .moments
+            .iter()
+            .map(|(at, what, detail)| Moment {
+                ms: zero.map_or(0, |zero| signed_ms(*at, zero)),
+                what: *what,
+                detail: detail.clone(),
+            })
+            .collect();
+        moments.sort_by_key(|moment| moment.ms);
+        moments
+    }
+}
+
+fn signed_ms(at: Instant, zero: Instant) -> i64 {
+    let ms = |duration: std::time::Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+    if at >= zero { ms(at - zero) } else { -ms(zero - at) }
+}
+
+impl What {
+    /// The words for a report.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Grant => "grant taken",
+            Self::Start => "start asked for",
+            Self::Retry => "trying again",
+            Self::Started => "started",
+            Self::Question => "question begins",
+            Self::QuestionEnd => "question ends",
+            Self::Heard => "engine heard",
+            Self::Delegation => "delegation",
+            Self::Answer => "answer handed over",
+            Self::Said => "engine says",
+            Self::Speech => "speech begins",
+            Self::SpeechEnd => "speech ends",
+            Self::Notice => "engine notices the user",
+            Self::Flush => "playing stopped",
+            Self::Tap => "tap",
+            Self::Complaint => "engine complains",
+            Self::Error => "error",
+            Self::Lost => "connection lost",
+            Self::End => "end said",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+impl fmt::Debug for Moment {
+    /// The detail may be speech.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.ms, self.what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn words_join_and_moments_come_in_order() {
+        let begin = Instant::now();
+        let at = |ms| begin + Duration::from_millis(ms);
+        let mut timeline = Timeline::default();
+        timeline.note(at(0), What::Start, "");
+        timeline.start(at(500));
+        timeline.words(at(600), What::Heard, " what", false);
+        timeline.words(at(700), What::Said, "Well", false);
+        timeline.words(at(900), What::Said, ", yes", false);
+        timeline.words(at(800), What::Heard, " and", false);
+        timeline.words(at(950), What::Heard, " more", false);
+        let moments: Vec<_> =
+            timeline.moments().into_iter().map(|moment| (moment.ms, moment.what, moment.detail)).collect();
+        let expected = [
+            (-500, What::Start, ""),
+            (100, What::Heard, "what"),
+            (200, What::Said, "Well, yes"),
+            (450, What::Heard, "and more"),
+        ];
+        assert_eq!(moments, expected.map(|(ms, what, detail)| (ms, what, detail.to_owned())));
+    }
+}
