@@ -107,7 +107,7 @@ impl Ledger {
 
     /// The engine has begun a reply: those before it get no more audio, whether or not their end was announced.
     pub fn reply_started(&mut self, reply: &str) {
-        self.items.iter_mut().filter(|item| item.reply != reply).for_each(|item| item.done = true);
+        self.items.iter_mut().filter(|item| item.reply != reply).for_each(Item::finish);
         self.refused.retain(|refused| !refused.is_empty());
         if self.current.as_ref().is_none_or(|(current, _)| current != reply) {
             self.current = Some((reply.to_owned(), false));
@@ -117,10 +117,7 @@ impl Ledger {
     /// The engine has ended a reply, completed or not. Without a name it is the one the engine is at.
     pub fn reply_done(&mut self, reply: &str) {
         let reply = self.name(reply);
-        self.items.iter_mut().filter(|item| item.reply == reply).for_each(|item| {
-            item.done = true;
-            item.half = None;
-        });
+        self.items.iter_mut().filter(|item| item.reply == reply).for_each(Item::finish);
         self.refused.retain(|refused| !refused.is_empty());
         if self.current.as_ref().is_some_and(|(current, _)| *current == reply) {
             self.current = None;
@@ -129,10 +126,7 @@ impl Ledger {
 
     /// The engine has sent all of an item's audio.
     pub fn item_done(&mut self, item: &str) {
-        for known in self.items.iter_mut().filter(|known| known.id == item) {
-            known.done = true;
-            known.half = None;
-        }
+        self.items.iter_mut().filter(|known| known.id == item).for_each(Item::finish);
     }
 
     /// Takes an item's next bytes, PCM16LE in any cut; `None` if nobody wants to hear them any more. Audio without a
@@ -202,8 +196,7 @@ impl Ledger {
         for item in self.items.iter_mut().filter(|item| item.fate == Fate::Live) {
             if reply.is_none_or(|reply| reply == item.reply) && (!item.done || item.sent < item.received) {
                 item.received = item.sent;
-                item.done = true;
-                item.half = None;
+                item.finish();
                 keys.push(item.key);
                 replies.push(item.reply.clone());
             }
@@ -339,6 +332,12 @@ impl Ledger {
 }
 
 impl Item {
+    /// All of its audio is here. An item cut before that stays unfinished: there was more to it than anybody heard.
+    fn finish(&mut self) {
+        self.done |= self.fate == Fate::Live;
+        self.half = None;
+    }
+
     fn is_cut(&self) -> bool {
         matches!(self.fate, Fate::Cut(_))
     }
