@@ -1,6 +1,10 @@
 //! Carries an Apple Watch's call to a realtime voice engine: one process per call.
 
+pub mod address;
+pub mod bridge;
+pub mod cli;
 pub mod engine;
+pub mod parent;
 pub mod relay;
 pub mod rtc;
 pub mod seal;

@@ -1,3 +1,7 @@
 //! The process of one Watch call.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    watch_audio::cli::run(std::env::args_os())
+}

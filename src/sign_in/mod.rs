@@ -1,8 +1,15 @@
 //! Where a session's credentials come from: the plugin, an API key, a Codex sign-in.
+//!
+//! Whoever it is, it stays the only one: a failed sign-in is an error, never a reason to bill someone else.
+
+pub mod files;
+pub mod openai;
+pub mod plugin;
+pub mod session;
 
 use std::fmt;
 
-use crate::engine::{ErrorCode, Start, StartError};
+use crate::engine::{Start, StartError};
 use crate::secret::Secret;
 
 /// What GPT-Live answered to our offer.
@@ -38,22 +45,33 @@ pub struct GrokAccess {
 }
 
 /// Who signs in.
-pub enum SignIn {}
+pub enum SignIn {
+    /// The plugin that spawned us does, and keeps its secrets but Grok's bearer.
+    Plugin(plugin::Desk),
+    /// We do, with the sign-ins in files.
+    Files(Box<files::SignIns>),
+}
 
 impl SignIn {
-    /// Has GPT-Live answer an offer. At most 32 s.
+    /// Has GPT-Live answer an offer, which goes out byte for byte. At most 32 s.
     ///
     /// # Errors
     /// What the Watch is to be told.
-    pub async fn gpt_live(&self, _offer: &str, _start: &Start) -> Result<GptLiveAnswer, StartError> {
-        Err(StartError::new(ErrorCode::Unavailable, "No sign-in."))
+    pub async fn gpt_live(&self, offer: &str, start: &Start) -> Result<GptLiveAnswer, StartError> {
+        match self {
+            Self::Plugin(desk) => desk.gpt_live(offer, start).await,
+            Self::Files(files) => files.gpt_live(offer, start).await,
+        }
     }
 
     /// Gets what it takes to open Grok's socket. At most 32 s.
     ///
     /// # Errors
     /// What the Watch is to be told.
-    pub async fn grok(&self, _start: &Start) -> Result<GrokAccess, StartError> {
-        Err(StartError::new(ErrorCode::Unavailable, "No sign-in."))
+    pub async fn grok(&self, start: &Start) -> Result<GrokAccess, StartError> {
+        match self {
+            Self::Plugin(desk) => desk.grok(start).await,
+            Self::Files(files) => files.grok(start),
+        }
     }
 }

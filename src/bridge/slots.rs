@@ -1,0 +1,195 @@
+//! Lock files that the kernel frees when a process dies: one for each session that may run on this host, and one for
+//! each grant, so that a grant goes to one process, once (`plugin-stdio.md`).
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use sha2::{Digest, Sha256};
+
+use crate::seal::GrantId;
+
+/// The host-wide slots.
+#[derive(Debug, Clone)]
+pub struct Slots {
+    dir: PathBuf,
+    max: usize,
+}
+
+/// One running session of this host; dropping it frees the slot.
+#[derive(Debug)]
+pub struct Slot {
+    _locked: File,
+}
+
+/// This process's hold on its grant.
+#[derive(Debug)]
+pub struct GrantLock {
+    file: File,
+}
+
+/// Why a grant cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum GrantLockError {
+    /// Another process has it, or had it and took streams on it: their keys would repeat nonces.
+    #[error("another process has or had this grant; open a new one")]
+    Taken,
+    /// The folder does not work.
+    #[error("the folder of the lock files cannot be used")]
+    Io(#[from] io::Error),
+}
+
+impl Slots {
+    /// The slots in `dir`, or in the user's own runtime folder; makes the folder, private.
+    ///
+    /// # Errors
+    /// When the folder cannot be made, or belongs to someone else.
+    pub fn open(dir: Option<PathBuf>, max: usize) -> io::Result<Self> {
+        let dir = dir.unwrap_or_else(default_dir);
+        match DirBuilder::new().recursive(true).mode(0o700).create(&dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        // In a folder for all, like /tmp, someone else may have been there first: they could take or free our locks.
+        if fs::metadata(&dir)?.uid() != rustix::process::geteuid().as_raw() {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the folder belongs to another user"));
+        }
+        Ok(Self { dir, max })
+    }
+
+    /// Takes a free slot; `None` when all are taken.
+    ///
+    /// # Errors
+    /// When the folder does not work.
+    pub fn take(&self) -> io::Result<Option<Slot>> {
+        for n in 0..self.max {
+            let file = lock_file(&self.dir.join(format!("slot-{n}.lock")))?;
+            match file.try_lock() {
+                Ok(()) => return Ok(Some(Slot { _locked: file })),
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes a grant for this process.
+    ///
+    /// # Errors
+    /// When another process has it or took streams on it, or the folder does not work.
+    pub fn take_grant(&self, grant: &GrantId) -> Result<GrantLock, GrantLockError> {
+        self.forget_old_grants();
+        let name: String = Sha256::digest(grant.as_str()).iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut file = lock_file(&self.dir.join(format!("{GRANT_PREFIX}{name}.lock")))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(GrantLockError::Taken),
+            Err(TryLockError::Error(error)) => return Err(error.into()),
+        }
+        let mut mark = String::new();
+        file.read_to_string(&mut mark)?;
+        if mark.is_empty() { Ok(GrantLock { file }) } else { Err(GrantLockError::Taken) }
+    }
+
+    /// Removes what is left of grants that are long over. Best effort: the next process tries again.
+    fn forget_old_grants(&self) {
+        let Ok(entries) = fs::read_dir(&self.dir) else { return };
+        for entry in entries.flatten() {
+            let age = entry.metadata().and_then(|metadata| metadata.modified()).ok();
+            let age = age.and_then(|modified| SystemTime::now().duration_since(modified).ok());
+            let is_grant = entry.file_name().to_string_lossy().starts_with(GRANT_PREFIX);
+            if is_grant && age.is_some_and(|age| age > GRANT_MEMORY) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+impl GrantLock {
+    /// Notes that streams were taken: from now on no other process may take this grant, even after this one is gone.
+    ///
+    /// # Errors
+    /// When the note cannot be written.
+    pub fn mark_used(&mut self) -> io::Result<()> {
+        self.file.write_all(b"used\n")
+    }
+}
+
+fn lock_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// `$XDG_RUNTIME_DIR/watch-audio`, else a folder of the user's own beside everyone's temporary files.
+fn default_dir() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if !dir.is_empty() => PathBuf::from(dir).join("watch-audio"),
+        _ => std::env::temp_dir().join(format!("watch-audio-{}", rustix::process::geteuid().as_raw())),
+    }
+}
+
+/// `watch-audio.md`: 4 running sessions per host.
+pub const DEFAULT_SLOTS: usize = 4;
+
+/// The lock files of grants start with this.
+const GRANT_PREFIX: &str = "grant-";
+
+/// A grant lives at most 30 minutes; a file of twice that age says nothing any more.
+const GRANT_MEMORY: Duration = Duration::from_secs(3_600);
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn slots_are_counted_over_all_who_open_the_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("deep/slots");
+        let (one, two) = (Slots::open(Some(path.clone()), 2).unwrap(), Slots::open(Some(path.clone()), 2).unwrap());
+        let first = one.take().unwrap();
+        let second = two.take().unwrap();
+        assert!(first.is_some() && second.is_some());
+        assert!(one.take().unwrap().is_none() && two.take().unwrap().is_none());
+        drop(first);
+        assert!(two.take().unwrap().is_some());
+
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(fs::metadata(path.join("slot-0.lock")).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn case_52_a_grant_goes_to_one_process_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let slots = Slots::open(Some(dir.path().into()), 4).unwrap();
+        let grant = GrantId::random();
+        let held = slots.take_grant(&grant).unwrap();
+        assert!(matches!(slots.take_grant(&grant), Err(GrantLockError::Taken)));
+        assert!(slots.take_grant(&GrantId::random()).is_ok());
+        drop(held);
+        let mut held = slots.take_grant(&grant).expect("no stream was taken");
+        held.mark_used().unwrap();
+        drop(held);
+        assert!(matches!(slots.take_grant(&grant), Err(GrantLockError::Taken)));
+    }
+
+    #[test]
+    fn files_of_grants_long_over_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let slots = Slots::open(Some(dir.path().into()), 4).unwrap();
+        let (old, new) = (GrantId::random(), GrantId::random());
+        for grant in [&old, &new] {
+            slots.take_grant(grant).unwrap().mark_used().unwrap();
+        }
+        let path = |grant: &GrantId| {
+            let name: String = Sha256::digest(grant.as_str()).iter().map(|byte| format!("{byte:02x}")).collect();
+            dir.path().join(format!("grant-{name}.lock"))
+        };
+        let hours_ago = SystemTime::now() - Duration::from_secs(7_200);
+        File::options().write(true).open(path(&old)).unwrap().set_modified(hours_ago).unwrap();
+        assert!(slots.take_grant(&GrantId::random()).is_ok());
+        assert!(!path(&old).exists() && path(&new).exists());
+    }
+}

@@ -1,0 +1,108 @@
+//! The command line: what each subcommand is given, and the exit codes.
+//!
+//! Exit codes of `bridge` (`plugin-stdio.md`): 0 the call is over in any orderly way, 1 a fault of ours, 2 bad input, 3 the
+//! relay refused the grant.
+
+mod bridge;
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::io;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+/// Carries an Apple Watch's call to a realtime voice engine, sealed, through a relay it does not trust.
+#[derive(Parser)]
+#[command(name = "watch-audio", version)]
+struct Args {
+    /// What goes to stderr. No level ever shows a secret or what was said.
+    #[arg(long, global = true, value_enum, default_value = "warn")]
+    log_level: LogLevel,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run one Watch call: JSON lines on stdin and stdout, spawned by the plugin for each call.
+    Bridge {
+        /// Take the sign-ins from the files named in this one, instead of asking the parent for them.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// Runs the command line `args`, the program's name first, and gives the exit code.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args = match Args::try_parse_from(args) {
+        Ok(args) => args,
+        Err(error) => {
+            // Nobody is left to tell when even this cannot be printed.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(BAD_INPUT));
+        }
+    };
+    prepare(args.log_level);
+    match args.command {
+        Command::Bridge { config } => on_one_thread(bridge::run(config)),
+    }
+}
+
+/// What every subcommand needs: logs on stderr, panics without what they hold, a TLS provider.
+fn prepare(level: LogLevel) {
+    let level = match level {
+        LogLevel::Error => "error",
+        LogLevel::Warn => "warn",
+        LogLevel::Info => "info",
+        LogLevel::Debug => "debug",
+        LogLevel::Trace => "trace",
+    };
+    // Our own words only: a library's debug lines may show a request with its bearer.
+    let filter = EnvFilter::new(format!("watch_audio={level},watch_audio_media={level}"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false);
+    // Both were set already when a test runs two command lines in one process.
+    let _ = log.try_init();
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    panic::set_hook(Box::new(|panic| {
+        // A panic's message may hold what was being worked on.
+        if let Some(place) = panic.location() {
+            tracing::error!(file = place.file(), line = place.line(), "a fault of ours");
+        }
+    }));
+}
+
+/// Runs one call on the thread of the process. Whatever still blocks when it is over ends with the process.
+fn on_one_thread(run: impl Future<Output = ExitCode>) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "no runtime");
+            return ExitCode::from(FAULT);
+        }
+    };
+    let exit = panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(run)));
+    runtime.shutdown_background();
+    exit.unwrap_or(ExitCode::from(FAULT))
+}
+
+/// A fault of ours.
+const FAULT: u8 = 1;
+
+/// What we were given cannot be used.
+const BAD_INPUT: u8 = 2;
+
+/// The relay refused the grant.
+const REFUSED: u8 = 3;

@@ -1,0 +1,148 @@
+//! Creating a GPT-Live call over HTTP: dialect A with an API key (`engines.md` 1.1), dialect B with a ChatGPT sign-in (2.1).
+
+use std::time::Duration;
+
+use reqwest::{Client, RequestBuilder, redirect};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::engine::{ErrorCode, StartError};
+use crate::secret::Secret;
+
+/// Why a call was not created. Never holds what the service answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateError {
+    /// The service refused with this HTTP status.
+    #[error("the voice service refused ({0})")]
+    Status(u16),
+    /// No answer in time.
+    #[error("the voice service did not answer")]
+    Unreachable,
+    /// An answer without what it should hold, or too long.
+    #[error("the voice service gave an answer that cannot be used")]
+    Unusable,
+}
+
+impl From<CreateError> for StartError {
+    fn from(error: CreateError) -> Self {
+        match error {
+            CreateError::Status(429) => {
+                Self::new(ErrorCode::RateLimited, "The voice service has too much to do, or the allowance is used up.")
+            }
+            CreateError::Status(401) => Self::new(ErrorCode::Refused, "The voice service did not accept the sign-in."),
+            CreateError::Status(400..500) => Self::new(ErrorCode::Refused, "The voice service refused the call."),
+            CreateError::Status(_) | CreateError::Unreachable => {
+                Self::new(ErrorCode::Unreachable, "The voice service cannot be reached.")
+            }
+            CreateError::Unusable => {
+                Self::new(ErrorCode::Failed, "The voice service gave an answer that cannot be used.")
+            }
+        }
+    }
+}
+
+/// The client for every call creation: follows no redirect, for a credential must not travel; 30 s in all.
+///
+/// # Errors
+/// When the machine has no usable trust store.
+pub fn http_client() -> reqwest::Result<Client> {
+    Client::builder().redirect(redirect::Policy::none()).timeout(CREATE_LIMIT).referer(false).build()
+}
+
+/// Creates a call with an API key (dialect A) and gives the SDP answer. `base_url` is `https://api.openai.com`.
+///
+/// # Errors
+/// What the service said or did not say.
+pub async fn create_with_key(
+    http: &Client,
+    base_url: &str,
+    key: &Secret,
+    session: &Value,
+    offer: &str,
+) -> Result<String, CreateError> {
+    #[derive(Deserialize)]
+    struct Created {
+        transport: Transport,
+    }
+    #[derive(Deserialize)]
+    struct Transport {
+        sdp: String,
+    }
+
+    let body = json!({"session": session, "transport": {"type": "webrtc", "sdp": offer}});
+    let request = http.post(format!("{base_url}/v1/live/sessions")).bearer_auth(key.expose()).json(&body);
+    let answer = send(request).await?;
+    let created: Created = serde_json::from_slice(&answer).map_err(|_| CreateError::Unusable)?;
+    usable(created.transport.sdp)
+}
+
+/// A ChatGPT sign-in as it goes with a call.
+#[derive(Debug, Clone)]
+pub struct ChatGpt {
+    /// The OAuth access token.
+    pub access_token: Secret,
+    /// The account's id.
+    pub account_id: Secret,
+}
+
+/// Creates a call with a ChatGPT sign-in (dialect B) and gives the SDP answer. `base_url` is `https://chatgpt.com`.
+///
+/// # Errors
+/// What the service said or did not say.
+pub async fn create_with_chatgpt(
+    http: &Client,
+    base_url: &str,
+    sign_in: &ChatGpt,
+    session: &Value,
+    offer: &str,
+) -> Result<String, CreateError> {
+    let request = http
+        .post(format!("{base_url}/backend-api/codex/realtime/calls?intent=quicksilver&architecture=avas"))
+        .bearer_auth(sign_in.access_token.expose())
+        .header("ChatGPT-Account-Id", sign_in.account_id.expose())
+        .header("OpenAI-Alpha", "quicksilver=v2")
+        .header("originator", "watch_audio")
+        .header("session-id", uuid())
+        .header("x-session-id", uuid())
+        .header("thread-id", uuid())
+        .json(&json!({"sdp": offer, "session": session}));
+    let answer = send(request).await?;
+    usable(String::from_utf8(answer).map_err(|_| CreateError::Unusable)?)
+}
+
+/// Sends a request and reads its answer, up to its limit.
+pub(super) async fn send(request: RequestBuilder) -> Result<Vec<u8>, CreateError> {
+    let mut answer = request.send().await.map_err(|_| CreateError::Unreachable)?;
+    if !answer.status().is_success() {
+        return Err(CreateError::Status(answer.status().as_u16()));
+    }
+    let mut body = Vec::new();
+    while let Some(piece) = answer.chunk().await.map_err(|_| CreateError::Unreachable)? {
+        body.extend_from_slice(&piece);
+        if body.len() > MAX_ANSWER {
+            return Err(CreateError::Unusable);
+        }
+    }
+    Ok(body)
+}
+
+fn usable(sdp: String) -> Result<String, CreateError> {
+    if sdp.starts_with("v=0") { Ok(sdp) } else { Err(CreateError::Unusable) }
+}
+
+/// A random UUID (RFC 9562, version 4).
+fn uuid() -> String {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the system's random source works once the system is up");
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+/// `watch-audio.md`: the SDP exchange has 30 s.
+const CREATE_LIMIT: Duration = Duration::from_secs(30);
+
+/// An SDP answer is a few KB; the services' own clients stop at 256 KiB too.
+const MAX_ANSWER: usize = 256 * 1024;
