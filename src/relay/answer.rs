@@ -1,0 +1,56 @@
+//! What the relay's HTTP side reads from requests and how it answers: JSON, never stored.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::http::header::{AUTHORIZATION, CACHE_CONTROL};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A refusal: `{"error": code}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Refusal(pub(super) u16, pub(super) &'static str);
+
+/// No bearer, or none that fits.
+pub(super) const UNAUTHORIZED: Refusal = Refusal(401, "unauthorized");
+/// Nothing is there.
+pub(super) const NOT_FOUND: Refusal = Refusal(404, "not_found");
+/// The grant is over, or not this gateway's.
+pub(super) const GRANT_CLOSED: Refusal = Refusal(410, "grant_closed");
+/// Too often in a minute.
+pub(super) const RATE_LIMITED: Refusal = Refusal(429, "rate_limited");
+
+/// An answer with a body.
+pub(super) fn answer(status: StatusCode, body: impl Serialize) -> Response {
+    (status, [(CACHE_CONTROL, "no-store")], Json(body)).into_response()
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let Self(status, code) = self;
+        let status = StatusCode::from_u16(status).expect("refusals have real statuses");
+        answer(status, serde_json::json!({ "error": code }))
+    }
+}
+
+/// The bearer of a request.
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, bearer) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| bearer.trim())
+}
+
+/// Reads a JSON body of at most `most` bytes within `wait`. Whatever is wrong with it is the same refusal.
+pub(super) async fn read<T: DeserializeOwned>(
+    body: Body,
+    most: usize,
+    wait: Duration,
+    refusal: Refusal,
+) -> Result<T, Refusal> {
+    match tokio::time::timeout(wait, axum::body::to_bytes(body, most)).await {
+        Ok(Ok(bytes)) => serde_json::from_slice(&bytes).map_err(|_| refusal),
+        _ => Err(refusal),
+    }
+}
