@@ -139,9 +139,10 @@ impl Ledger {
         if self.refused.contains(&reply) || known.is_some_and(|at| self.items[at].fate != Fate::Live) {
             return None;
         }
+        let speaks = pcm.len() > 1;
         match &mut self.current {
-            Some((current, spoke)) if *current == reply => *spoke = true,
-            current => *current = Some((reply.clone(), true)),
+            Some((current, spoke)) if *current == reply => *spoke |= speaks,
+            current => *current = Some((reply.clone(), speaks)),
         }
         let at = known.unwrap_or_else(|| self.add(item, reply));
         let item = &mut self.items[at];

@@ -483,4 +483,6 @@ const TRUNCATES_REMEMBERED: usize = 16;
 const LONGEST_TYPE: usize = 128;
 
 #[cfg(test)]
+mod sequences;
+#[cfg(test)]
 mod tests;

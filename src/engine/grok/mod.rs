@@ -1,7 +1,7 @@
 //! Grok: bounded replies over a realtime WebSocket, faster than real time (`engines.md` 4, `watch-audio.md` Grok session).
 //!
-//! [`core`] decides everything and does no IO; [`outbox`] holds what goes to the engine, [`socket`] moves bytes. This file
-//! puts them together as the [`Session`] that the bridge drives.
+//! `core` decides everything and does no IO; `outbox` holds what goes to the engine; `socket` moves bytes. This file puts
+//! them together as the [`Session`] that the bridge drives.
 
 mod core;
 mod outbox;
@@ -131,7 +131,7 @@ impl Session {
         self.core.stats(self.now())
     }
 
-    /// Closes the socket in order, within [`CLOSE_LIMIT`].
+    /// Closes the socket in order, within 2 s.
     pub async fn close(mut self) {
         if self.core.ended().is_none() {
             let goodbye = async {
