@@ -530,6 +530,12 @@ mod tests {
         ledger.played("e", 400);
         ledger.interrupt(ms(9_500));
         assert_eq!(ledger.settle(Stopped::At("unknown", 50)), truncation("e", 400));
+
+        play(&mut ledger, "r5", "f", 1_000, 1_000, 20_000);
+        ledger.item_done("f");
+        play(&mut ledger, "r5", "g", 1_000, 500, 21_000);
+        ledger.interrupt(ms(21_000));
+        assert_eq!(ledger.settle(Stopped::At("f", 1_000)), None, "heard out, and nothing of the next");
     }
 
     #[test]
