@@ -87,7 +87,8 @@ impl Link {
         Self::start(|events, stop| keep_up(target, events, stop))
     }
 
-    fn start<F: Future<Output = ()> + Send + 'static>(
+    /// Starts a link that `run` keeps up until its second argument is closed.
+    pub(super) fn start<F: Future<Output = ()> + Send + 'static>(
         run: impl FnOnce(mpsc::Sender<LinkEvent>, mpsc::Receiver<()>) -> F,
     ) -> Self {
         let (events, receiver) = mpsc::channel(EVENTS);

@@ -7,6 +7,8 @@
 
 pub mod gpt_live;
 pub mod grok;
+#[cfg(test)]
+pub(crate) mod scripted;
 
 use std::fmt;
 
@@ -186,6 +188,9 @@ pub enum Session {
     GptLive(Box<gpt_live::Session>),
     /// Grok.
     Grok(Box<grok::Session>),
+    /// A test's own.
+    #[cfg(test)]
+    Scripted(scripted::Session),
 }
 
 /// Starts a session: sign-in, connection, ready for sound. Bounded: 40 s for GPT-Live, 18 s for Grok. Dropping the
@@ -194,6 +199,11 @@ pub enum Session {
 /// # Errors
 /// What the Watch is to be told.
 pub async fn start(start: &Start, sign_in: &SignIn, config: &EngineConfig) -> Result<(Session, Started), StartError> {
+    #[cfg(test)]
+    if let SignIn::Scripted(engine) = sign_in {
+        let (session, started) = engine.start(start).await?;
+        return Ok((Session::Scripted(session), started));
+    }
     match start.engine {
         EngineKind::GptLive => {
             let (session, started) = gpt_live::Session::start(start, sign_in, config).await?;
@@ -213,6 +223,8 @@ impl Session {
         match self {
             Self::GptLive(session) => session.drive().await,
             Self::Grok(session) => session.drive().await,
+            #[cfg(test)]
+            Self::Scripted(session) => session.drive().await,
         }
     }
 
@@ -221,6 +233,8 @@ impl Session {
         match self {
             Self::GptLive(session) => session.watch_audio(now, payload),
             Self::Grok(session) => session.watch_audio(now, payload),
+            #[cfg(test)]
+            Self::Scripted(session) => session.watch_audio(payload),
         }
     }
 
@@ -229,6 +243,8 @@ impl Session {
         match self {
             Self::GptLive(session) => session.watch_event(now, json),
             Self::Grok(session) => session.watch_event(now, json),
+            #[cfg(test)]
+            Self::Scripted(session) => session.watch_event(json),
         }
     }
 
@@ -237,6 +253,8 @@ impl Session {
         match self {
             Self::GptLive(_) => {}
             Self::Grok(session) => session.watch_control(now, control),
+            #[cfg(test)]
+            Self::Scripted(session) => session.watch_control(control),
         }
     }
 
@@ -245,6 +263,8 @@ impl Session {
         match self {
             Self::GptLive(session) => session.poll(now),
             Self::Grok(session) => session.poll(now),
+            #[cfg(test)]
+            Self::Scripted(session) => session.poll(),
         }
     }
 
@@ -253,6 +273,8 @@ impl Session {
         match self {
             Self::GptLive(session) => session.ended(),
             Self::Grok(session) => session.ended(),
+            #[cfg(test)]
+            Self::Scripted(session) => session.ended(),
         }
     }
 
@@ -261,6 +283,8 @@ impl Session {
         match self {
             Self::GptLive(session) => session.stats(),
             Self::Grok(session) => session.stats(),
+            #[cfg(test)]
+            Self::Scripted(session) => session.stats(),
         }
     }
 
@@ -269,6 +293,8 @@ impl Session {
         match self {
             Self::GptLive(session) => session.close().await,
             Self::Grok(session) => session.close().await,
+            #[cfg(test)]
+            Self::Scripted(session) => session.close().await,
         }
     }
 }

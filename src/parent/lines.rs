@@ -212,6 +212,13 @@ impl Writer {
         Self { lines, done }
     }
 
+    /// A writer whose lines a test reads, without a thread: a thread would not keep virtual time.
+    #[cfg(test)]
+    pub(crate) fn to_test() -> (Self, mpsc::Receiver<Vec<u8>>) {
+        let (lines, receiver) = mpsc::channel(WAITING_LINES);
+        (Self { lines, done: oneshot::channel().1 }, receiver)
+    }
+
     /// Queues one line.
     ///
     /// # Errors

@@ -50,6 +50,9 @@ pub enum SignIn {
     Plugin(plugin::Desk),
     /// We do, with the sign-ins in files.
     Files(Box<files::SignIns>),
+    /// Nobody: a test's own engine needs none.
+    #[cfg(test)]
+    Scripted(crate::engine::scripted::Engine),
 }
 
 impl SignIn {
@@ -61,6 +64,8 @@ impl SignIn {
         match self {
             Self::Plugin(desk) => desk.gpt_live(offer, start).await,
             Self::Files(files) => files.gpt_live(offer, start).await,
+            #[cfg(test)]
+            Self::Scripted(_) => panic!("a scripted engine signs in nowhere"),
         }
     }
 
@@ -72,6 +77,8 @@ impl SignIn {
         match self {
             Self::Plugin(desk) => desk.grok(start).await,
             Self::Files(files) => files.grok(start),
+            #[cfg(test)]
+            Self::Scripted(_) => panic!("a scripted engine signs in nowhere"),
         }
     }
 }
