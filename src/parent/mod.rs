@@ -1,5 +1,8 @@
 //! The two stdio protocols of the process that spawned us.
 
+pub mod frames;
+pub mod helper;
+pub mod install;
 pub mod lines;
 
 use std::fs::File;

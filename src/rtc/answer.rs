@@ -66,6 +66,21 @@ impl Answer {
     }
 }
 
+impl Answer {
+    /// By what the candidates can be reached.
+    pub(super) fn routes(&self) -> &'static str {
+        let any = |transport: &str| {
+            self.candidates.iter().filter_map(|line| line.split(' ').nth(2)).any(|of| of.eq_ignore_ascii_case(transport))
+        };
+        match (any("udp"), any("tcp")) {
+            (true, true) => "UDP and TCP",
+            (true, false) => "UDP",
+            (false, true) => "TCP",
+            (false, false) => "nothing",
+        }
+    }
+}
+
 /// The session part first, then one for each `m=` line.
 fn sections(sdp: &str) -> Vec<Section<'_>> {
     let mut sections = vec![Section { lines: Vec::new() }];
@@ -190,6 +205,7 @@ mod tests {
         assert!(!parsed.sdp.contains("candidate"));
         assert!(parsed.sdp.ends_with("\r\n"));
         assert_eq!(parsed.skipped, 0);
+        assert_eq!(parsed.routes(), "UDP and TCP");
     }
 
     #[test]

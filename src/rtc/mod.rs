@@ -119,6 +119,7 @@ pub struct Peer {
     audio: broadcast::Receiver<Rtp>,
     outbox: Arc<Outbox>,
     ipv6: bool,
+    routes: &'static str,
     ssrc: u32,
     sequence: u16,
     payload_type: u8,
@@ -165,6 +166,7 @@ impl Peer {
             audio,
             outbox,
             ipv6,
+            routes: "nothing",
             ssrc,
             sequence: random_u32()? as u16,
             payload_type: OPUS_PAYLOAD_TYPE,
@@ -186,6 +188,7 @@ impl Peer {
             self.consent.learn(ufrag, password);
         }
         self.payload_type = answer.payload_type;
+        self.routes = answer.routes();
         // The crate's own words may quote the SDP.
         let refused = |_| PeerError::Answer("it does not fit the offer");
         let description = RTCSessionDescription::answer(answer.sdp).map_err(refused)?;
@@ -288,6 +291,11 @@ impl Peer {
     /// The payload type that carries the sound; others are to be ignored.
     pub fn payload_type(&self) -> u8 {
         self.payload_type
+    }
+
+    /// How the answer lets the engine be reached: `UDP`, `TCP`, `UDP and TCP`, or `nothing`.
+    pub fn routes(&self) -> &'static str {
+        self.routes
     }
 
     /// Packets of sound that came in and were dropped because nobody took them.

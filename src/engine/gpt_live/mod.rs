@@ -1,40 +1,263 @@
-//! Placeholder until the engine lands.
-use serde_json::{Map, Value};
-use tokio::time::Instant;
+//! GPT-Live: one endless stream both ways over WebRTC, silence included, without turns (`engines.md` 1 to 3).
+//!
+//! The engine's events pass through unread but for their type, in their order and never lost: what the Watch does not
+//! take is left with the engine, past [`MAX_EVENTS`]. Its sound is bounded instead (`media::backlog`): quiet is shed
+//! first, then the oldest.
 
-use super::{EngineConfig, Start, StartError, Started, ToWatch};
+pub mod call;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::time::{Instant, timeout, timeout_at};
+use watch_audio_media::backlog::Backlog;
+use watch_audio_media::pcm::{self, OddByte};
+
+use self::call::{Call, CallConfig, CallError, CallEvent};
+use super::{EngineConfig, EngineKind, ErrorCode, Start, StartError, Started, ToWatch};
+use crate::rtc::{PeerConfig, PeerError};
 use crate::sign_in::SignIn;
 
-/// A session; there is none yet.
-pub enum Session {}
+/// A running GPT-Live session.
+pub struct Session {
+    call: Call,
+    origin: Instant,
+    odd: OddByte,
+    microphone: Vec<i16>,
+    backlog: Backlog,
+    events: VecDeque<Bytes>,
+    ended: Option<String>,
+}
 
-#[allow(missing_docs, clippy::missing_errors_doc, clippy::unused_async)]
 impl Session {
-    pub async fn start(_: &Start, _: &SignIn, _: &EngineConfig) -> Result<(Self, Started), StartError> {
-        Err(StartError::new(super::ErrorCode::Unavailable, "This engine is not there yet."))
+    /// Starts a session: one offer, the exchange (32 s), and the connection within 8 s of the answer; 40 s in all. There
+    /// is no second try: each session is billed.
+    ///
+    /// # Errors
+    /// What the Watch is to be told.
+    pub async fn start(start: &Start, sign_in: &SignIn, config: &EngineConfig) -> Result<(Self, Started), StartError> {
+        let deadline = Instant::now() + START_LIMIT;
+        let call_config = CallConfig {
+            peer: PeerConfig { stun: config.stun.clone() },
+            input_rate: EngineKind::GptLive.input_rate(),
+            output_rate: EngineKind::GptLive.output_rate(),
+        };
+        let (call, offer) = Call::offer(&call_config).await.map_err(no_call)?;
+        let answer = timeout(EXCHANGE_LIMIT, sign_in.gpt_live(&offer, start)).await.map_err(|_| {
+            StartError::new(ErrorCode::Unreachable, "The sign-in to GPT-Live did not answer in time.")
+        })??;
+        let mut session = Self::over(call);
+        session.call.accept(&answer.sdp).await.map_err(|error| no_call(error.into()))?;
+        session.connect(deadline.min(Instant::now() + CONNECT_LIMIT)).await?;
+
+        let mut fields = Map::new();
+        fields.insert("voice".into(), answer.voice.into());
+        fields.insert("briefing_applied".into(), answer.briefing_applied.into());
+        fields.insert("greeting_applied".into(), answer.greeting_applied.into());
+        Ok((session, Started { fields }))
     }
+
+    /// Waits for the engine and the session's own deadlines. Cancel safe.
     pub async fn drive(&mut self) {
-        match *self {}
+        if self.ended.is_some() {
+            return std::future::pending().await;
+        }
+        let event = self.call.next().await;
+        self.take(event);
     }
-    pub fn watch_audio(&mut self, _: Instant, _: &[u8]) {
-        match *self {}
+
+    /// Sound from the Watch: PCM16LE at 16 kHz, whatever its length; half a sample waits for its other half.
+    pub fn watch_audio(&mut self, now: Instant, payload: &[u8]) {
+        self.microphone.clear();
+        self.odd.push(payload, &mut self.microphone);
+        self.call.push_microphone(now, &self.microphone);
     }
-    pub fn watch_event(&mut self, _: Instant, _: &[u8]) {
-        match *self {}
+
+    /// An event from the Watch, byte for byte.
+    pub fn watch_event(&mut self, _now: Instant, json: &[u8]) {
+        match std::str::from_utf8(json) {
+            Ok(text) => {
+                if let Err(error) = self.call.send_text(text) {
+                    tracing::warn!("{error}");
+                }
+            }
+            Err(_) => tracing::warn!("an event of the Watch's that is no text was left out"),
+        }
     }
-    pub fn watch_control(&mut self, _: Instant, _: &Map<String, Value>) {
-        match *self {}
+
+    /// The next message for the Watch: events first, they are few and small beside the sound that never ends.
+    pub fn poll(&mut self, now: Instant) -> Option<ToWatch> {
+        if let Some(event) = self.events.pop_front() {
+            self.call.hold_text(false);
+            return Some(ToWatch::Event(event));
+        }
+        let samples = self.backlog.pop(now.saturating_duration_since(self.origin))?;
+        let mut bytes = Vec::with_capacity(samples.len() * 2);
+        pcm::to_bytes(samples, &mut bytes);
+        Some(ToWatch::Audio(bytes.into()))
     }
-    pub fn poll(&mut self, _: Instant) -> Option<ToWatch> {
-        match *self {}
-    }
+
+    /// The engine's reason once it has ended.
     pub fn ended(&self) -> Option<&str> {
-        match *self {}
+        self.ended.as_deref()
     }
+
+    /// Figures so far, in RFC 3611 words; times in milliseconds.
     pub fn stats(&self) -> Map<String, Value> {
-        match *self {}
+        let mut stats = self.call.stats();
+        let backlog = self.backlog.stats();
+        stats.insert(
+            "to_watch".into(),
+            json!({
+                "queued_ms": self.backlog.queued().as_millis() as u64,
+                "deepest_ms": backlog.deepest.as_millis() as u64,
+                "shed_ms": backlog.shed.as_millis() as u64,
+                "dropped_ms": backlog.dropped.as_millis() as u64,
+            }),
+        );
+        stats
     }
-    pub async fn close(self) {
-        match self {}
+
+    /// Asks the engine to close, waits at most 2 s for it to say so, then closes the peer.
+    pub async fn close(mut self) {
+        if self.ended.is_none() && self.call.send_text(CLOSE_EVENT).is_ok() {
+            self.events.clear();
+            self.call.hold_text(false);
+            let closed = async {
+                while self.ended.is_none() {
+                    self.drive().await;
+                    self.events.clear();
+                }
+            };
+            if timeout(GOODBYE_LIMIT, closed).await.is_err() {
+                tracing::info!("the engine did not confirm the end of the session");
+            }
+        }
+        self.call.close().await;
+    }
+
+    fn over(call: Call) -> Self {
+        Self {
+            call,
+            origin: Instant::now(),
+            odd: OddByte::new(),
+            microphone: Vec::new(),
+            backlog: Backlog::new(),
+            events: VecDeque::new(),
+            ended: None,
+        }
+    }
+
+    /// Waits until sound can flow. Events may come before; they are kept.
+    async fn connect(&mut self, deadline: Instant) -> Result<(), StartError> {
+        let connected = async {
+            loop {
+                match self.call.next().await {
+                    CallEvent::Connected => return Ok(()),
+                    CallEvent::Ended(reason) => return Err(reason),
+                    event => self.take(event),
+                }
+            }
+        };
+        let unreachable = match timeout_at(deadline, connected).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(reason)) => format!("GPT-Live was not reached: {reason}."),
+            Err(_) => match self.call.routes() {
+                "nothing" => "GPT-Live offered no way to reach it from this network.".to_owned(),
+                routes => format!("GPT-Live was not reached in time; tried {routes}."),
+            },
+        };
+        self.call.close().await;
+        Err(StartError::new(ErrorCode::Unreachable, unreachable))
+    }
+
+    fn take(&mut self, event: CallEvent) {
+        match event {
+            CallEvent::Connected => {}
+            CallEvent::Text(text) => {
+                if let Some(reason) = closing_reason(&text) {
+                    self.ended = Some(reason);
+                }
+                self.events.push_back(text);
+                self.call.hold_text(self.events.len() >= MAX_EVENTS);
+            }
+            CallEvent::Sound => {
+                let now = self.origin.elapsed();
+                while let Some(sound) = self.call.pop() {
+                    let length = Duration::from_secs(1) * sound.samples.len() as u32 / EngineKind::GptLive.output_rate();
+                    self.backlog.push(now, sound.samples, length, sound.peak);
+                }
+            }
+            CallEvent::Ended(reason) => self.ended = Some(reason.to_owned()),
+        }
+    }
+}
+
+/// The reason of `session.closed`; `None` for every other event. An `error` is not the end (case 30).
+fn closing_reason(event: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Closed {
+        r#type: String,
+        #[serde(default)]
+        reason: Value,
+    }
+    // Nearly every event is another: look before parsing.
+    event.windows(CLOSED_TYPE.len()).find(|part| *part == CLOSED_TYPE.as_bytes())?;
+    let closed: Closed = serde_json::from_slice(event).ok()?;
+    if closed.r#type != CLOSED_TYPE {
+        return None;
+    }
+    // A word of the engine's own (`expired`, `content`, …), not a text that might hold anything.
+    let word = |reason: &&str| {
+        (1..=40).contains(&reason.len()) && reason.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    Some(closed.reason.as_str().filter(word).unwrap_or("ended").to_owned())
+}
+
+fn no_call(error: CallError) -> StartError {
+    match error {
+        CallError::Peer(PeerError::Answer(reason)) => {
+            StartError::new(ErrorCode::Failed, format!("GPT-Live's answer cannot be used: {reason}."))
+        }
+        error => StartError::new(ErrorCode::Failed, format!("The call cannot be set up on the host: {error}.")),
+    }
+}
+
+/// `watch-audio.md`, GPT-Live session: from `start` to `started` or `error`.
+const START_LIMIT: Duration = Duration::from_secs(40);
+
+/// `plugin-stdio.md`: a `session_request` not answered within this time fails.
+const EXCHANGE_LIMIT: Duration = Duration::from_secs(32);
+
+/// `watch-audio.md`, GPT-Live session: ICE and DTLS, from the answer on.
+const CONNECT_LIMIT: Duration = Duration::from_secs(8);
+
+/// `watch-audio.md`, GPT-Live session: for `session.closed`.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
+
+/// `watch-audio.md`, GPT-Live session: messages held; more are left with the engine.
+const MAX_EVENTS: usize = 200;
+
+const CLOSE_EVENT: &str = r#"{"type":"session.close"}"#;
+const CLOSED_TYPE: &str = "session.closed";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn case_30_only_session_closed_ends_a_session() {
+        let reason = |event: &str| closing_reason(event.as_bytes());
+        assert_eq!(reason(r#"{"type":"session.closed","reason":"expired"}"#).as_deref(), Some("expired"));
+        assert_eq!(reason(r#"{"reason":"content","type":"session.closed"}"#).as_deref(), Some("content"));
+        assert_eq!(reason(r#"{"type":"session.closed"}"#).as_deref(), Some("ended"));
+        assert_eq!(reason(r#"{"type":"session.closed","reason":{"x":1}}"#).as_deref(), Some("ended"));
+        assert_eq!(reason(r#"{"type":"session.closed","reason":"sk-123 was refused"}"#).as_deref(), Some("ended"));
+        assert_eq!(reason(r#"{"type":"error","error":{"code":"x","message":"session.closed"}}"#), None);
+        assert_eq!(reason(r#"{"type":"session.started"}"#), None);
+        assert_eq!(reason("session.closed"), None);
     }
 }

@@ -1,0 +1,376 @@
+//! The media of one GPT-Live call: a peer, and the sound machines on both sides of it.
+//!
+//! Up, a packet leaves every 20 ms from the first connection to the very end, silence where nothing was said: the
+//! model's clock is our audio (case 17). Down, the engine's packets are put in order and decoded at once. Both the
+//! bridge's session and the plugin's helper hold their call with this.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+use tokio::time::{Instant, sleep_until};
+use watch_audio_media::codec::{CodecError, Encode};
+use watch_audio_media::downlink::{Downlink, RtpPacket};
+use watch_audio_media::opus::{Decoder, Encoder, EncoderSettings};
+use watch_audio_media::pcm;
+use watch_audio_media::resample::{RateError, Resampler};
+use watch_audio_media::uplink::Uplink;
+
+use crate::rtc::{Peer, PeerConfig, PeerError, PeerEvent, Rtp};
+
+/// What a call is made with.
+#[derive(Debug, Clone)]
+pub struct CallConfig {
+    /// For the peer.
+    pub peer: PeerConfig,
+    /// Of the samples that go in, in Hz.
+    pub input_rate: u32,
+    /// Of the samples that come out, in Hz.
+    pub output_rate: u32,
+}
+
+/// Why there is no call.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// No peer.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// No codec.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// No resampler for one of the rates.
+    #[error(transparent)]
+    Rate(#[from] RateError),
+}
+
+/// What happened in a call.
+pub enum CallEvent {
+    /// Sound flows from now on. Comes again after an interruption.
+    Connected,
+    /// A text of the engine's, untouched.
+    Text(Bytes),
+    /// [`Call::pop`] has sound to give.
+    Sound,
+    /// The end, with a short reason.
+    Ended(&'static str),
+}
+
+/// A stretch of the engine's sound.
+#[derive(Debug, Clone, Copy)]
+pub struct Sound<'a> {
+    /// Mono, at the call's output rate, usually 20 ms.
+    pub samples: &'a [i16],
+    /// The loudest sample's magnitude.
+    pub peak: u16,
+}
+
+/// A GPT-Live call's media.
+pub struct Call {
+    peer: Peer,
+    /// The zero of the sound machines' time.
+    origin: Instant,
+    /// The latest time any machine was told: packets carry their own, and time must not step back.
+    latest: Duration,
+    up: Up,
+    down: Down,
+}
+
+impl Call {
+    /// Makes a call and its offer.
+    ///
+    /// # Errors
+    /// When this machine gives no sockets, or no codec for the rates.
+    pub async fn offer(config: &CallConfig) -> Result<(Self, String), CallError> {
+        let up = Up::new(config.input_rate)?;
+        let down = Down::new(config.output_rate)?;
+        let (peer, offer) = Peer::offer(&config.peer).await?;
+        Ok((Self { peer, origin: Instant::now(), latest: Duration::ZERO, up, down }, offer))
+    }
+
+    /// Takes the engine's answer and starts connecting.
+    ///
+    /// # Errors
+    /// When the answer is of no use.
+    pub async fn accept(&mut self, answer: &str) -> Result<(), PeerError> {
+        self.peer.accept(answer).await?;
+        self.down.payload_type = self.peer.payload_type();
+        Ok(())
+    }
+
+    /// Does what is due until there is something to tell. Cancel safe; has to be waited on all the time, or no sound
+    /// leaves.
+    pub async fn next(&mut self) -> CallEvent {
+        loop {
+            let slot = self.up.next_slot().map(|slot| self.origin + slot);
+            let gap = self.down.stream.deadline().map(|deadline| self.origin + deadline);
+            tokio::select! {
+                // Slots first: whatever comes in, sound goes out in time. Then packets, before any is given up for lost.
+                biased;
+                () = until(slot) => self.send_slot(),
+                event = self.peer.next() => {
+                    if let Some(event) = self.take(event) {
+                        return event;
+                    }
+                }
+                () = until(gap) => {
+                    let now = self.time(Instant::now());
+                    self.down.stream.handle_timeout(now);
+                    return CallEvent::Sound;
+                }
+            }
+        }
+    }
+
+    /// The engine's next stretch of sound, in order. To be taken until there is none after each [`CallEvent::Sound`].
+    pub fn pop(&mut self) -> Option<Sound<'_>> {
+        self.down.pop()
+    }
+
+    /// Sound from the microphone, any length, as it comes. Before the first connection nobody is there to hear it.
+    pub fn push_microphone(&mut self, now: Instant, samples: &[i16]) {
+        let now = self.time(now);
+        self.up.push(now, samples);
+    }
+
+    /// A text for the engine; leaves when the event channel is open.
+    ///
+    /// # Errors
+    /// When too much waits: the oldest was dropped.
+    pub fn send_text(&self, text: impl Into<String>) -> Result<(), PeerError> {
+        self.peer.send_text(text)
+    }
+
+    /// While `hold`, the engine's texts stay with it.
+    pub fn hold_text(&mut self, hold: bool) {
+        self.peer.hold_text(hold);
+    }
+
+    /// What was tried, or is used, to reach the engine: `UDP`, `TCP`, `UDP and TCP`.
+    pub fn routes(&self) -> &'static str {
+        self.peer.routes()
+    }
+
+    /// Figures so far, in RFC 3611 words; times in milliseconds.
+    pub fn stats(&self) -> Map<String, Value> {
+        let down = self.down.stream.stats();
+        let reception = down.reception;
+        let mut stats = Map::new();
+        stats.insert(
+            "down".into(),
+            json!({
+                "packets": reception.received,
+                "lost": reception.lost,
+                "discarded": reception.discarded + self.peer.audio_dropped(),
+                "played_ms": millis(reception.played),
+                "concealed_ms": millis(reception.concealed),
+                "recovered_ms": millis(reception.recovered),
+                "jitter_ms": down.jitter.as_secs_f64() * 1_000.0,
+                "lateness_ms": millis(down.worst_lateness),
+                "shed_ms": millis(down.shed),
+            }),
+        );
+        stats.insert("up".into(), self.up.stats());
+        stats
+    }
+
+    /// Ends the connection. At most 2 s, and once more does no harm.
+    pub async fn close(&mut self) {
+        self.peer.close().await;
+    }
+
+    /// Takes in one of the peer's events; answers what is to be told of it.
+    fn take(&mut self, event: PeerEvent) -> Option<CallEvent> {
+        match event {
+            PeerEvent::Connected => {
+                self.up.start();
+                Some(CallEvent::Connected)
+            }
+            PeerEvent::Rtp(packet) => {
+                let now = self.time(packet.arrived);
+                self.down.push(now, &packet);
+                Some(CallEvent::Sound)
+            }
+            PeerEvent::Text(text) => Some(CallEvent::Text(text)),
+            PeerEvent::Closed(reason) => Some(CallEvent::Ended(reason)),
+            PeerEvent::Disconnected => {
+                tracing::info!("the engine has not answered for a while");
+                None
+            }
+            PeerEvent::ChannelOpen => None,
+        }
+    }
+
+    fn send_slot(&mut self) {
+        let now = self.time(Instant::now());
+        if let Some((packet, timestamp, marker)) = self.up.pull(now) {
+            // Full or gone: the packet is lost, as on any network, and the peer's own event tells which.
+            let _ = self.peer.send_audio(packet, timestamp, marker);
+        }
+    }
+
+    fn time(&mut self, instant: Instant) -> Duration {
+        self.latest = self.latest.max(instant.saturating_duration_since(self.origin));
+        self.latest
+    }
+}
+
+/// From samples at the input rate to Opus packets.
+struct Up {
+    resampler: Option<Resampler>,
+    uplink: Uplink,
+    encoder: Encoder,
+    started: bool,
+    /// Of the next packet, in 1/48,000 s.
+    timestamp: u32,
+    at_opus_rate: Vec<i16>,
+    frame: Vec<i16>,
+    packet: Vec<u8>,
+    unencodable: u64,
+}
+
+impl Up {
+    fn new(rate: u32) -> Result<Self, CallError> {
+        let (opus_rate, resampler) = match opus_rate(rate) {
+            same if same == rate => (rate, None),
+            other => (other, Some(Resampler::new(rate, other)?)),
+        };
+        Ok(Self {
+            resampler,
+            uplink: Uplink::new(opus_rate),
+            encoder: Encoder::new(opus_rate, &EncoderSettings::voice())?,
+            started: false,
+            timestamp: 0,
+            at_opus_rate: Vec::new(),
+            frame: Vec::new(),
+            packet: Vec::new(),
+            unencodable: 0,
+        })
+    }
+
+    /// Lets the stream flow, from the next slot on: at once.
+    fn start(&mut self) {
+        self.started = true;
+    }
+
+    fn next_slot(&self) -> Option<Duration> {
+        self.started.then(|| self.uplink.next_slot())
+    }
+
+    fn push(&mut self, now: Duration, samples: &[i16]) {
+        if !self.started {
+            return;
+        }
+        match &mut self.resampler {
+            None => self.uplink.push(now, samples),
+            Some(resampler) => {
+                self.at_opus_rate.clear();
+                resampler.push(samples, &mut self.at_opus_rate);
+                self.uplink.push(now, &self.at_opus_rate);
+            }
+        }
+    }
+
+    /// One packet with its timestamp and marker.
+    fn pull(&mut self, now: Duration) -> Option<(&[u8], u32, bool)> {
+        self.frame.clear();
+        self.packet.clear();
+        let slot = self.uplink.pull(now, &mut self.frame);
+        // Slots that were missed are a hole in the stream, never a burst: time goes on by them.
+        self.timestamp = self.timestamp.wrapping_add(slot.skipped.wrapping_mul(SLOT_TICKS));
+        let timestamp = self.timestamp;
+        self.timestamp = self.timestamp.wrapping_add(SLOT_TICKS);
+        match self.encoder.encode(&self.frame, &mut self.packet) {
+            Ok(_) => Some((&self.packet, timestamp, slot.marker)),
+            Err(_) => {
+                self.unencodable += 1;
+                None
+            }
+        }
+    }
+
+    fn stats(&self) -> Value {
+        let stats = self.uplink.stats();
+        json!({
+            "received_ms": millis(stats.received),
+            "frames": stats.frames,
+            "concealed": stats.concealed,
+            "skipped": stats.skipped,
+            "holds": stats.holds,
+            "stalls": stats.stalls,
+            "shed_ms": millis(stats.shed),
+            "compressed_ms": millis(stats.compressed),
+            "dropped_ms": millis(stats.dropped),
+            "queued_ms": millis(stats.queued),
+            "target_ms": millis(stats.target),
+            "unencodable": self.unencodable,
+        })
+    }
+}
+
+/// From RTP to samples at the output rate.
+struct Down {
+    stream: Downlink<Decoder>,
+    payload_type: u8,
+    resampler: Option<Resampler>,
+    at_output_rate: Vec<i16>,
+}
+
+impl Down {
+    fn new(rate: u32) -> Result<Self, CallError> {
+        let (opus_rate, resampler) = match opus_rate(rate) {
+            same if same == rate => (rate, None),
+            other => (other, Some(Resampler::new(other, rate)?)),
+        };
+        let stream = Downlink::new(Decoder::new(opus_rate)?, None);
+        Ok(Self { stream, payload_type: 0, resampler, at_output_rate: Vec::new() })
+    }
+
+    fn push(&mut self, now: Duration, packet: &Rtp) {
+        // Another codec's payload is no sound to us, but its sequence number did arrive (case 12).
+        let payload = if packet.payload_type == self.payload_type { &packet.payload[..] } else { &[] };
+        self.stream.push(
+            now,
+            RtpPacket {
+                sequence: packet.sequence,
+                timestamp: packet.timestamp,
+                marker: packet.marker,
+                payload_type: packet.payload_type,
+                ssrc: packet.ssrc,
+                payload,
+            },
+        );
+    }
+
+    fn pop(&mut self) -> Option<Sound<'_>> {
+        match &mut self.resampler {
+            None => self.stream.pop().map(|frame| Sound { samples: frame.samples, peak: frame.peak }),
+            Some(resampler) => {
+                let frame = self.stream.pop()?;
+                self.at_output_rate.clear();
+                resampler.push(frame.samples, &mut self.at_output_rate);
+                Some(Sound { samples: &self.at_output_rate, peak: pcm::peak(&self.at_output_rate) })
+            }
+        }
+    }
+}
+
+/// The rate Opus is run at for samples of `rate`: the next one it knows, which loses nothing.
+fn opus_rate(rate: u32) -> u32 {
+    [8_000, 12_000, 16_000, 24_000].into_iter().find(|known| rate <= *known).unwrap_or(48_000)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Waits for a deadline, for ever when there is none.
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// 20 ms at Opus' RTP clock of 48 kHz (RFC 7587 section 4.1).
+const SLOT_TICKS: u32 = 960;

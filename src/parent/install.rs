@@ -1,0 +1,192 @@
+//! Puts the helper where today's plugin looks for the environment it runs its own helper in, and takes it away again
+//! (`helper-stdio.md`, last paragraph).
+//!
+//! The folder then holds this program under the name `bin/python`, the plugin's marker, and a marker of ours. A folder
+//! without ours is somebody else's: it is never written to and never removed.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why the helper was not put in place or taken away.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InstallError {
+    /// Something that is not ours is there.
+    #[error("{0} is there already and was not made by watch-audio; move it away or name another folder")]
+    Foreign(PathBuf),
+    /// There is nothing of ours.
+    #[error("watch-audio is not installed in {0}")]
+    Missing(PathBuf),
+    /// No folder was named and none can be guessed.
+    #[error("there is no home folder; name the folder to use")]
+    NoHome,
+    /// A file could not be written, read or removed.
+    #[error("{path}: {error}")]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// What went wrong.
+        error: io::Error,
+    },
+}
+
+/// Puts a copy of this program in `folder`, by default where the plugin looks. Once more brings it up to date. Answers
+/// the folder.
+///
+/// # Errors
+/// Nothing was changed on [`InstallError::Foreign`].
+pub fn install(folder: Option<&Path>) -> Result<PathBuf, InstallError> {
+    let program = std::env::current_exe().map_err(at(Path::new("this program")))?;
+    install_program(&program, named_or_default(folder)?)
+}
+
+/// Takes away what [`install`] put in `folder`, by default where the plugin looks; what others put there stays. Answers
+/// the folder.
+///
+/// # Errors
+/// Nothing was changed on [`InstallError::Foreign`] and [`InstallError::Missing`].
+pub fn uninstall(folder: Option<&Path>) -> Result<PathBuf, InstallError> {
+    let folder = named_or_default(folder)?;
+    if !folder.exists() {
+        return Err(InstallError::Missing(folder));
+    }
+    if !folder.join(OUR_MARKER).is_file() {
+        return Err(InstallError::Foreign(folder));
+    }
+    // Our own marker last: until then a second try can finish the work.
+    for file in [PLUGIN_MARKER, PROGRAM, OUR_MARKER] {
+        let path = folder.join(file);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(InstallError::File { path, error }),
+            _ => {}
+        }
+    }
+    // Each only when nothing is left in it.
+    let _ = fs::remove_dir(folder.join("bin"));
+    let _ = fs::remove_dir(&folder);
+    Ok(folder)
+}
+
+fn install_program(program: &Path, folder: PathBuf) -> Result<PathBuf, InstallError> {
+    let ours = folder.join(OUR_MARKER).is_file();
+    let empty = match fs::read_dir(&folder) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+        Err(error) => return Err(InstallError::File { path: folder, error }),
+    };
+    if !ours && !empty {
+        return Err(InstallError::Foreign(folder));
+    }
+    let bin = folder.join("bin");
+    fs::create_dir_all(&bin).map_err(at(&bin))?;
+    let marker = folder.join(OUR_MARKER);
+    fs::write(&marker, OUR_MARKER_TEXT).map_err(at(&marker))?;
+
+    // A copy, so that the helper goes on when the program is moved or built anew; beside the old one first, because a
+    // running program cannot be written over.
+    let new = bin.join("python.new");
+    fs::copy(program, &new).map_err(at(&new))?;
+    let python = folder.join(PROGRAM);
+    fs::rename(&new, &python).map_err(at(&python))?;
+    // The plugin's marker last: with it the folder counts as complete.
+    let marker = folder.join(PLUGIN_MARKER);
+    fs::write(&marker, PLUGIN_MARKER_TEXT).map_err(at(&marker))?;
+    Ok(folder)
+}
+
+fn named_or_default(folder: Option<&Path>) -> Result<PathBuf, InstallError> {
+    match folder {
+        Some(folder) => Ok(folder.to_owned()),
+        None => default_folder(|name| std::env::var_os(name)).ok_or(InstallError::NoHome),
+    }
+}
+
+/// Where the plugin looks.
+fn default_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let set = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    set("CONDUIT_WATCH_AUDIO_ENV").or_else(|| {
+        let hermes = set("HERMES_HOME").or_else(|| Some(set("HOME")?.join(".hermes")))?;
+        Some(hermes.join("conduit_push").join("watch-audio-env"))
+    })
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> InstallError + '_ {
+    move |error| InstallError::File { path: path.to_owned(), error }
+}
+
+/// What the plugin runs.
+const PROGRAM: &str = "bin/python";
+
+/// What the plugin wants to find, to the byte what it writes itself.
+const PLUGIN_MARKER: &str = "conduit-watch-audio.json";
+const PLUGIN_MARKER_TEXT: &str = r#"{"aiortc":"1.15.0","requirement":"aiortc==1.15.0"}"#;
+
+/// What makes the folder ours.
+const OUR_MARKER: &str = "watch-audio.json";
+const OUR_MARKER_TEXT: &str = concat!(r#"{"made_by":"watch-audio","version":""#, env!("CARGO_PKG_VERSION"), "\"}\n");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(folder: &Path) -> PathBuf {
+        let program = folder.join("program");
+        fs::write(&program, "the program").unwrap();
+        program
+    }
+
+    #[test]
+    fn what_was_installed_is_there_and_goes_away_again() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("a/b");
+        for _ in 0..2 {
+            install_program(&program(home.path()), folder.clone()).unwrap();
+            assert_eq!(fs::read_to_string(folder.join("bin/python")).unwrap(), "the program");
+            assert_eq!(
+                fs::read_to_string(folder.join("conduit-watch-audio.json")).unwrap(),
+                r#"{"aiortc":"1.15.0","requirement":"aiortc==1.15.0"}"#
+            );
+        }
+        uninstall(Some(&folder)).unwrap();
+        assert!(!folder.exists());
+        assert!(matches!(uninstall(Some(&folder)), Err(InstallError::Missing(_))));
+    }
+
+    #[test]
+    fn nobody_else_s_folder_is_touched() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("venv");
+        fs::create_dir_all(folder.join("bin")).unwrap();
+        fs::write(folder.join("bin/python"), "a real Python").unwrap();
+        let refused = install_program(&program(home.path()), folder.clone());
+        assert!(matches!(refused, Err(InstallError::Foreign(_))));
+        assert!(matches!(uninstall(Some(&folder)), Err(InstallError::Foreign(_))));
+        assert_eq!(fs::read_to_string(folder.join("bin/python")).unwrap(), "a real Python");
+    }
+
+    #[test]
+    fn what_others_put_beside_it_stays() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("env");
+        install_program(&program(home.path()), folder.clone()).unwrap();
+        fs::write(folder.join("notes"), "mine").unwrap();
+        uninstall(Some(&folder)).unwrap();
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_default_is_where_the_plugin_looks() {
+        let with = |set: &'static [(&str, &str)]| {
+            default_folder(|name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into()))
+        };
+        assert_eq!(with(&[("HOME", "/h")]).unwrap(), Path::new("/h/.hermes/conduit_push/watch-audio-env"));
+        assert_eq!(
+            with(&[("HOME", "/h"), ("HERMES_HOME", "/x")]).unwrap(),
+            Path::new("/x/conduit_push/watch-audio-env")
+        );
+        assert_eq!(with(&[("HOME", "/h"), ("CONDUIT_WATCH_AUDIO_ENV", "/e")]).unwrap(), Path::new("/e"));
+        assert_eq!(with(&[("CONDUIT_WATCH_AUDIO_ENV", "")]), None);
+    }
+}
