@@ -69,9 +69,7 @@ fn torn(error: io::Error) -> FrameError {
 ///
 /// # Errors
 /// When no thread can be had.
-pub fn spawn_reader(
-    mut input: impl Read + Send + 'static,
-) -> io::Result<mpsc::Receiver<Result<Frame, FrameError>>> {
+pub fn spawn_reader(mut input: impl Read + Send + 'static) -> io::Result<mpsc::Receiver<Result<Frame, FrameError>>> {
     let (frames, receiver) = mpsc::channel(MAX_UNREAD);
     std::thread::Builder::new().name("frames-in".into()).spawn(move || {
         loop {

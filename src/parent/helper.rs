@@ -205,14 +205,29 @@ mod tests {
 
     #[test]
     fn a_configuration_is_usable_or_not() {
-        assert_eq!(config(r#"{"input_rate":16000,"output_rate":24000,"stun":["stun:h:1"]}"#), Some((16_000, 24_000, 1)));
+        assert_eq!(
+            config(r#"{"input_rate":16000,"output_rate":24000,"stun":["stun:h:1"]}"#),
+            Some((16_000, 24_000, 1))
+        );
         assert_eq!(config("{}"), Some((16_000, 24_000, 0)));
         assert_eq!(config(r#"{"input_rate":8000,"output_rate":48000,"new":1}"#), Some((8_000, 48_000, 0)));
         for unusable in [
-            "", "[]", "1", "{", "\"C\"",
-            r#"{"input_rate":7999}"#, r#"{"output_rate":48001}"#, r#"{"input_rate":16000.5}"#, r#"{"input_rate":"16000"}"#,
-            r#"{"input_rate":true}"#, r#"{"input_rate":null}"#, r#"{"input_rate":-16000}"#, r#"{"output_rate":1e99}"#,
-            r#"{"stun":"stun:h:1"}"#, r#"{"stun":{}}"#, r#"{"stun":null}"#,
+            "",
+            "[]",
+            "1",
+            "{",
+            "\"C\"",
+            r#"{"input_rate":7999}"#,
+            r#"{"output_rate":48001}"#,
+            r#"{"input_rate":16000.5}"#,
+            r#"{"input_rate":"16000"}"#,
+            r#"{"input_rate":true}"#,
+            r#"{"input_rate":null}"#,
+            r#"{"input_rate":-16000}"#,
+            r#"{"output_rate":1e99}"#,
+            r#"{"stun":"stun:h:1"}"#,
+            r#"{"stun":{}}"#,
+            r#"{"stun":null}"#,
         ] {
             assert_eq!(config(unusable), None, "{unusable}");
         }

@@ -70,7 +70,10 @@ impl Answer {
     /// By what the candidates can be reached.
     pub(super) fn routes(&self) -> &'static str {
         let any = |transport: &str| {
-            self.candidates.iter().filter_map(|line| line.split(' ').nth(2)).any(|of| of.eq_ignore_ascii_case(transport))
+            self.candidates
+                .iter()
+                .filter_map(|line| line.split(' ').nth(2))
+                .any(|of| of.eq_ignore_ascii_case(transport))
         };
         match (any("udp"), any("tcp")) {
             (true, true) => "UDP and TCP",

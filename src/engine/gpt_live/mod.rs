@@ -187,7 +187,8 @@ impl Session {
             CallEvent::Sound => {
                 let now = self.origin.elapsed();
                 while let Some(sound) = self.call.pop() {
-                    let length = Duration::from_secs(1) * sound.samples.len() as u32 / EngineKind::GptLive.output_rate();
+                    let length =
+                        Duration::from_secs(1) * sound.samples.len() as u32 / EngineKind::GptLive.output_rate();
                     self.backlog.push(now, sound.samples, length, sound.peak);
                 }
             }
