@@ -73,7 +73,6 @@ where
             match seats.forward(place, &message) {
                 Forward::Done | Forward::Stale => {}
                 Forward::Full(room) => held = Some(Held { message, room: Box::pin(room) }),
-                Forward::NoHost => return End::with(close::NO_HOST),
             }
         }
         let message = tokio::select! {

@@ -42,8 +42,6 @@ pub(super) enum Forward {
     Done,
     /// The peer has not taken the one before. The sender reads no further until this is over, then tries again.
     Full(OwnedNotified),
-    /// A Watch spoke and no host is there.
-    NoHost,
     /// The sender was replaced; its end is on the way.
     Stale,
 }
@@ -106,14 +104,14 @@ impl Seats {
             Side::Host => &mut state.watch,
             Side::Watch => &mut state.host,
         };
-        match (peer, place.side) {
-            (None, Side::Host) => Forward::Done,
-            (None, Side::Watch) => Forward::NoHost,
-            (Some(peer), _) if peer.queue.is_empty() => {
+        match peer {
+            // No Watch to hear it. A Watch always has its host: it is not seated without one, and goes with it.
+            None => Forward::Done,
+            Some(peer) if peer.queue.is_empty() => {
                 peer.put(message.clone());
                 Forward::Done
             }
-            (Some(peer), _) => Forward::Full(Arc::clone(&peer.room).notified_owned()),
+            Some(peer) => Forward::Full(Arc::clone(&peer.room).notified_owned()),
         }
     }
 

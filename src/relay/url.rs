@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use url::{Host, Url};
+use url::Url;
 
+use crate::address::keeps_secrets;
 use crate::seal::GrantId;
 
 /// A relay's base URL, checked: TLS, or plain text to this very machine.
@@ -41,12 +42,10 @@ impl RelayUrl {
     /// Takes `https://`, `wss://`, and for loopback `http://` and `ws://`, with or without a path to go below.
     pub fn parse(text: &str) -> Result<Self, RelayUrlError> {
         let url = Url::parse(text.trim()).map_err(|_| RelayUrlError::NotAUrl)?;
-        let plain = match url.scheme() {
-            "https" | "wss" => false,
-            "http" | "ws" => true,
-            _ => return Err(RelayUrlError::Scheme),
-        };
-        if plain && !is_loopback(&url) {
+        if !matches!(url.scheme(), "https" | "wss" | "http" | "ws") {
+            return Err(RelayUrlError::Scheme);
+        }
+        if !keeps_secrets(&url) {
             return Err(RelayUrlError::NotLoopback);
         }
         let bare = url.username().is_empty() && url.password().is_none();
@@ -89,16 +88,6 @@ impl Side {
 impl fmt::Debug for RelayUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RelayUrl({})", self.0)
-    }
-}
-
-/// Whether the URL names this machine. A name other than `localhost` may resolve to anything, so none else counts.
-fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
     }
 }
 

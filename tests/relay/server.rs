@@ -1,0 +1,102 @@
+//! The relay as a server: where it listens, whom it counts, how it stands slow clients and its own end.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use watch_audio::relay::{BindError, Config, Credentials, Limits, Server};
+
+use crate::support::*;
+
+#[tokio::test]
+async fn healthz_answers_200() {
+    let relay = relay().await;
+    assert_eq!(relay.request("GET", "/healthz", "", None).await.status, 200);
+}
+
+#[tokio::test]
+async fn beyond_loopback_it_listens_only_behind_tls() {
+    let config = Config {
+        listen: "0.0.0.0:0".parse().unwrap(),
+        behind_tls: false,
+        address_header: None,
+        credentials: Credentials::parse(HOST).unwrap(),
+        limits: Limits::default(),
+    };
+    assert!(matches!(Server::bind(config.clone()).await, Err(BindError::NotLoopback(_))));
+    Server::bind(Config { behind_tls: true, ..config.clone() }).await.unwrap().shutdown().await;
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = Config { listen: taken.local_addr().unwrap(), ..config };
+    assert!(matches!(Server::bind(config).await, Err(BindError::Listen { .. })));
+}
+
+#[tokio::test]
+async fn behind_a_proxy_addresses_are_those_it_names() {
+    let limits = Limits { host_address_rate: 1, ..Limits::default() };
+    let relay = relay_config(limits, |config| config.address_header = Some("x-forwarded-for".parse().unwrap())).await;
+    let status = async |forwarded: &str| {
+        let head = format!("GET /v1/watch-audio/x/host HTTP/1.1\r\n{forwarded}{UPGRADE}");
+        let mut stream = TcpStream::connect(relay.address()).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.unwrap();
+        String::from_utf8_lossy(&answer[9..]).into_owned()
+    };
+    assert_eq!(status("x-forwarded-for: 192.0.2.1\r\n").await, "401");
+    assert_eq!(status("x-forwarded-for: 198.51.100.9, 192.0.2.1\r\n").await, "429", "only the last is the proxy's");
+    assert_eq!(status("x-forwarded-for: 192.0.2.2\r\n").await, "401");
+    assert_eq!(status("").await, "401");
+    assert_eq!(status("x-forwarded-for: odd\r\n").await, "429", "then the connection's own counts");
+}
+
+#[tokio::test]
+async fn a_client_that_dawdles_over_its_head_or_body_is_cut_off() {
+    let limits = Limits {
+        head: Duration::from_millis(500),
+        body: Duration::from_millis(500),
+        max_connections: 1,
+        ..Limits::default()
+    };
+    let relay = relay_with(limits).await;
+    let mut slow = TcpStream::connect(relay.address()).await.unwrap();
+    slow.write_all(b"GET /healthz HTTP/1.1\r\nhost:").await.unwrap();
+    let mut rest = Vec::new();
+    timeout(LIMIT, slow.read_to_end(&mut rest)).await.expect("it is cut off").unwrap();
+
+    let mut slow = TcpStream::connect(relay.address()).await.unwrap();
+    let head = format!(
+        "POST /v1/watch-tools/grants HTTP/1.1\r\nhost: relay\r\nauthorization: Bearer {HOST}\r\ncontent-length: 9\r\n\r\n{{"
+    );
+    slow.write_all(head.as_bytes()).await.unwrap();
+    // It holds the one connection there may be; the next one waits for it and is then served.
+    let (reply, status) = tokio::join!(relay.request("GET", "/healthz", "", None), async {
+        let mut answer = [0; 12];
+        timeout(LIMIT, slow.read_exact(&mut answer)).await.expect("it is answered").unwrap();
+        drop(slow);
+        String::from_utf8_lossy(&answer[9..]).into_owned()
+    });
+    assert_eq!((reply.status, status.as_str()), (200, "400"));
+}
+
+#[tokio::test]
+async fn it_stops_in_time_whatever_its_clients_do() {
+    let relay = relay().await;
+    let grant = relay.grant().await;
+    let _silent = TcpStream::connect(relay.address()).await.unwrap();
+    let _half = Raw::join(&relay, &grant, "host", HOST).await;
+    let _never_says_goodbye = Raw::join(&relay, &grant, "watch", WATCH).await;
+    let address = relay.address();
+    let url = format!("http://{address}/v1/watch-tools/grants/{grant}/calls");
+    let poll = reqwest::Client::new().get(url).bearer_auth(HOST).send();
+    let stop = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let start = Instant::now();
+        relay.server.shutdown().await;
+        start.elapsed()
+    };
+    let (poll, took) = tokio::join!(poll, stop);
+    assert_eq!(poll.unwrap().status(), 410, "a poll in wait is answered");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(TcpStream::connect(address).await.is_err());
+}
