@@ -15,6 +15,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
+use crate::parent::{helper, install};
+
 /// Carries an Apple Watch's call to a realtime voice engine, sealed, through a relay it does not trust.
 #[derive(Parser)]
 #[command(name = "watch-audio", version)]
@@ -34,6 +36,18 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// Hold one GPT-Live call for a plugin that speaks the WebRTC helper's frames on stdin and stdout.
+    Helper {
+        /// Put this program where the plugin looks for its helper, or into DIR; nothing else is run.
+        #[arg(long, value_name = "DIR", conflicts_with = "uninstall")]
+        install: Option<Option<PathBuf>>,
+        /// Take it away again.
+        #[arg(long, value_name = "DIR")]
+        uninstall: Option<Option<PathBuf>>,
+        /// Whatever else the plugin says is ignored.
+        #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<OsString>,
+    },
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -47,6 +61,11 @@ enum LogLevel {
 
 /// Runs the command line `args`, the program's name first, and gives the exit code.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.into_iter().collect();
+    if args.first().is_some_and(|name| helper::invoked_as_helper(name)) {
+        prepare(LogLevel::Warn);
+        return on_one_thread(helper::run());
+    }
     let args = match Args::try_parse_from(args) {
         Ok(args) => args,
         Err(error) => {
@@ -58,7 +77,21 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     prepare(args.log_level);
     match args.command {
         Command::Bridge { config } => on_one_thread(bridge::run(config)),
+        Command::Helper { install: Some(folder), .. } => tell(install::install(folder.as_deref()), "installed in"),
+        Command::Helper { uninstall: Some(folder), .. } => tell(install::uninstall(folder.as_deref()), "removed from"),
+        Command::Helper { .. } => on_one_thread(helper::run()),
     }
+}
+
+/// Says on stderr what became of an installation.
+fn tell(done: Result<PathBuf, install::InstallError>, what: &str) -> ExitCode {
+    use std::io::Write;
+    let (line, code) = match done {
+        Ok(folder) => (format!("The helper is {what} {}.", folder.display()), ExitCode::SUCCESS),
+        Err(error) => (format!("{error}"), ExitCode::from(FAULT)),
+    };
+    let _ = writeln!(io::stderr(), "{line}");
+    code
 }
 
 /// What every subcommand needs: logs on stderr, panics without what they hold, a TLS provider.

@@ -3,6 +3,7 @@
 //! One call for one process. It ends by itself when the engine hangs up, when the plugin says so, and when the plugin
 //! is gone: its end of a pipe closed, or another process has become our parent.
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,11 +19,10 @@ use super::{parent_gone, take_stdout};
 use crate::engine::gpt_live::call::{Call, CallConfig, CallEvent};
 use crate::rtc::PeerConfig;
 
-/// Whether this process was started under the name of the Python that the plugin runs today's helper with: then it is
-/// the helper, whatever the arguments.
-pub fn invoked_as_helper() -> bool {
-    let name = std::env::args_os().next();
-    name.as_deref().and_then(|name| Path::new(name).file_name()).is_some_and(|name| name == "python")
+/// Whether a process called `name` (its argument 0) was started as the Python that the plugin runs today's helper with:
+/// then it is the helper, whatever the other arguments ([`super::install`]).
+pub fn invoked_as_helper(name: &OsStr) -> bool {
+    Path::new(name).file_name().is_some_and(|name| name == "python")
 }
 
 /// Holds one call as the plugin's frames on stdin say, and answers on stdout. Logs go to stderr.
@@ -201,6 +201,14 @@ mod tests {
 
     fn config(json: &str) -> Option<(u32, u32, usize)> {
         parse_config(json.as_bytes()).map(|config| (config.input_rate, config.output_rate, config.peer.stun.len()))
+    }
+
+    #[test]
+    fn only_python_is_the_helper_by_name() {
+        assert!(invoked_as_helper(OsStr::new("/home/me/.hermes/conduit_push/watch-audio-env/bin/python")));
+        assert!(invoked_as_helper(OsStr::new("python")));
+        assert!(!invoked_as_helper(OsStr::new("/usr/bin/watch-audio")));
+        assert!(!invoked_as_helper(OsStr::new("python/watch-audio")));
     }
 
     #[test]
