@@ -39,7 +39,7 @@ pub enum FrameError {
 ///
 /// # Errors
 /// Nothing can be read after any of them.
-pub fn read_frame(input: &mut impl Read) -> Result<Option<Frame>, FrameError> {
+pub fn read_frame(input: &mut (impl Read + ?Sized)) -> Result<Option<Frame>, FrameError> {
     let mut kind = [0];
     loop {
         match input.read(&mut kind) {
