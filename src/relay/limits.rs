@@ -2,100 +2,101 @@
 
 use std::time::Duration;
 
-/// What a relay lets its gateways and Watches do. Durations are flags in seconds, `…_MS` in milliseconds.
+/// What a relay lets its gateways and Watches do. Each is a flag and an environment variable; durations end in
+/// their unit.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub struct Limits {
     /// Connections of all kinds at once; more wait in the kernel's queue
-    #[arg(long, env = "WATCH_AUDIO_RELAY_MAX_CONNECTIONS", default_value = "4096")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_MAX_CONNECTIONS", value_name = "N", default_value = "4096")]
     pub max_connections: usize,
     /// Time for a request's head, and for an idle connection to send its next (s)
-    #[arg(long, env = "WATCH_AUDIO_RELAY_HEAD_S", default_value = "10", value_parser = seconds)]
+    #[arg(long = "head-s", env = "WATCH_AUDIO_RELAY_HEAD_S", value_name = "S", default_value = "10", value_parser = seconds)]
     pub head: Duration,
     /// Time for a request's body (s)
-    #[arg(long, env = "WATCH_AUDIO_RELAY_BODY_S", default_value = "10", value_parser = seconds)]
+    #[arg(long = "body-s", env = "WATCH_AUDIO_RELAY_BODY_S", value_name = "S", default_value = "10", value_parser = seconds)]
     pub body: Duration,
 
     /// Grants at once per gateway; one more closes the gateway's oldest
-    #[arg(long, env = "WATCH_AUDIO_RELAY_GRANTS_PER_GATEWAY", default_value = "256")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_GRANTS_PER_GATEWAY", value_name = "N", default_value = "256")]
     pub grants_per_gateway: usize,
     /// Grants at once in all
-    #[arg(long, env = "WATCH_AUDIO_RELAY_GRANTS_PER_RELAY", default_value = "4096")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_GRANTS_PER_RELAY", value_name = "N", default_value = "4096")]
     pub grants_per_relay: usize,
     /// Shortest life a grant may ask for (s)
-    #[arg(long, env = "WATCH_AUDIO_RELAY_SHORTEST_GRANT_S", default_value = "60", value_parser = seconds)]
+    #[arg(long = "shortest-grant-s", env = "WATCH_AUDIO_RELAY_SHORTEST_GRANT_S", value_name = "S", default_value = "60", value_parser = seconds)]
     pub shortest_grant: Duration,
     /// Longest life a grant may ask for (s)
-    #[arg(long, env = "WATCH_AUDIO_RELAY_LONGEST_GRANT_S", default_value = "1800", value_parser = seconds)]
+    #[arg(long = "longest-grant-s", env = "WATCH_AUDIO_RELAY_LONGEST_GRANT_S", value_name = "S", default_value = "1800", value_parser = seconds)]
     pub longest_grant: Duration,
     /// Most tool calls a grant may ask for
-    #[arg(long, env = "WATCH_AUDIO_RELAY_CALLS_PER_GRANT", default_value = "120")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_CALLS_PER_GRANT", value_name = "N", default_value = "120")]
     pub calls_per_grant: u32,
     /// Time a closed grant is remembered, to tell its Watch that it is closed (s)
-    #[arg(long, env = "WATCH_AUDIO_RELAY_REMEMBER_S", default_value = "600", value_parser = seconds)]
+    #[arg(long = "remember-s", env = "WATCH_AUDIO_RELAY_REMEMBER_S", value_name = "S", default_value = "600", value_parser = seconds)]
     pub remember: Duration,
 
     /// Tool calls of one grant that may wait at once
-    #[arg(long, env = "WATCH_AUDIO_RELAY_WAITING_CALLS", default_value = "2")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_WAITING_CALLS", value_name = "N", default_value = "2")]
     pub waiting_calls: usize,
     /// Time a tool call waits for its result (ms)
-    #[arg(long, env = "WATCH_AUDIO_RELAY_CALL_WAIT_MS", default_value = "25000", value_parser = milliseconds)]
+    #[arg(long = "call-wait-ms", env = "WATCH_AUDIO_RELAY_CALL_WAIT_MS", value_name = "MS", default_value = "25000", value_parser = milliseconds)]
     pub call_wait: Duration,
     /// Longest time a poll is held (ms)
-    #[arg(long, env = "WATCH_AUDIO_RELAY_POLL_WAIT_MS", default_value = "25000", value_parser = milliseconds)]
+    #[arg(long = "poll-wait-ms", env = "WATCH_AUDIO_RELAY_POLL_WAIT_MS", value_name = "MS", default_value = "25000", value_parser = milliseconds)]
     pub poll_wait: Duration,
     /// Time without a poll after which a host counts as offline (s)
-    #[arg(long, env = "WATCH_AUDIO_RELAY_HOST_OFFLINE_S", default_value = "40", value_parser = seconds)]
+    #[arg(long = "host-offline-s", env = "WATCH_AUDIO_RELAY_HOST_OFFLINE_S", value_name = "S", default_value = "40", value_parser = seconds)]
     pub host_offline: Duration,
 
     /// New grants a minute per gateway
-    #[arg(long, env = "WATCH_AUDIO_RELAY_GRANT_RATE", default_value = "12")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_GRANT_RATE", value_name = "N", default_value = "12")]
     pub grant_rate: u32,
     /// Tool calls a minute per grant
-    #[arg(long, env = "WATCH_AUDIO_RELAY_CALL_RATE", default_value = "30")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_CALL_RATE", value_name = "N", default_value = "30")]
     pub call_rate: u32,
     /// Tool calls a minute per address
-    #[arg(long, env = "WATCH_AUDIO_RELAY_CALL_ADDRESS_RATE", default_value = "120")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_CALL_ADDRESS_RATE", value_name = "N", default_value = "120")]
     pub call_address_rate: u32,
     /// Polls a minute per grant
-    #[arg(long, env = "WATCH_AUDIO_RELAY_POLL_RATE", default_value = "240")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_POLL_RATE", value_name = "N", default_value = "240")]
     pub poll_rate: u32,
     /// Results a minute per grant
-    #[arg(long, env = "WATCH_AUDIO_RELAY_RESULT_RATE", default_value = "120")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_RESULT_RATE", value_name = "N", default_value = "120")]
     pub result_rate: u32,
     /// Audio connects of hosts a minute per address
-    #[arg(long, env = "WATCH_AUDIO_RELAY_HOST_ADDRESS_RATE", default_value = "120")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_HOST_ADDRESS_RATE", value_name = "N", default_value = "120")]
     pub host_address_rate: u32,
     /// Audio connects of Watches a minute per address
-    #[arg(long, env = "WATCH_AUDIO_RELAY_WATCH_ADDRESS_RATE", default_value = "60")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_WATCH_ADDRESS_RATE", value_name = "N", default_value = "60")]
     pub watch_address_rate: u32,
     /// Audio connects a minute per grant and side
-    #[arg(long, env = "WATCH_AUDIO_RELAY_CONNECT_RATE", default_value = "30")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_CONNECT_RATE", value_name = "N", default_value = "30")]
     pub connect_rate: u32,
 
     /// Audio bridges at once per gateway
-    #[arg(long, env = "WATCH_AUDIO_RELAY_BRIDGES_PER_GATEWAY", default_value = "256")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_BRIDGES_PER_GATEWAY", value_name = "N", default_value = "256")]
     pub bridges_per_gateway: usize,
     /// Audio bridges at once in all
-    #[arg(long, env = "WATCH_AUDIO_RELAY_BRIDGES_PER_RELAY", default_value = "1024")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_BRIDGES_PER_RELAY", value_name = "N", default_value = "1024")]
     pub bridges_per_relay: usize,
     /// Largest audio message (bytes)
-    #[arg(long, env = "WATCH_AUDIO_RELAY_MESSAGE_BYTES", default_value = "65536")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_MESSAGE_BYTES", value_name = "N", default_value = "65536")]
     pub message_bytes: usize,
     /// Bytes a second that a socket may send, averaged over a window
-    #[arg(long, env = "WATCH_AUDIO_RELAY_BYTES_PER_S", default_value = "98304")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_BYTES_PER_S", value_name = "N", default_value = "98304")]
     pub bytes_per_s: u64,
     /// The window that bytes are counted in (s)
-    #[arg(long, env = "WATCH_AUDIO_RELAY_WINDOW_S", default_value = "5", value_parser = seconds)]
+    #[arg(long = "window-s", env = "WATCH_AUDIO_RELAY_WINDOW_S", value_name = "S", default_value = "5", value_parser = seconds)]
     pub window: Duration,
     /// Silence after which a socket is closed (s)
-    #[arg(long, env = "WATCH_AUDIO_RELAY_IDLE_S", default_value = "60", value_parser = seconds)]
+    #[arg(long = "idle-s", env = "WATCH_AUDIO_RELAY_IDLE_S", value_name = "S", default_value = "60", value_parser = seconds)]
     pub idle: Duration,
     /// Time for a closing handshake (ms)
-    #[arg(long, env = "WATCH_AUDIO_RELAY_CLOSE_WAIT_MS", default_value = "2000", value_parser = milliseconds)]
+    #[arg(long = "close-wait-ms", env = "WATCH_AUDIO_RELAY_CLOSE_WAIT_MS", value_name = "MS", default_value = "2000", value_parser = milliseconds)]
     pub close_wait: Duration,
     /// Kernel buffer each way of a connection (bytes): what waits there for a slow reader cannot be shed
-    #[arg(long, env = "WATCH_AUDIO_RELAY_KERNEL_BYTES", default_value = "65536")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_KERNEL_BYTES", value_name = "N", default_value = "65536")]
     pub kernel_bytes: usize,
 }
 
@@ -162,7 +163,8 @@ mod tests {
 
     #[test]
     fn a_limit_is_a_flag() {
-        let limits = Command::parse_from(["relay", "--idle", "7", "--call-wait", "50", "--grant-rate", "9"]).limits;
+        let limits =
+            Command::parse_from(["relay", "--idle-s", "7", "--call-wait-ms", "50", "--grant-rate", "9"]).limits;
         assert_eq!(limits.idle, Duration::from_secs(7));
         assert_eq!(limits.call_wait, Duration::from_millis(50));
         assert_eq!(limits.grant_rate, 9);

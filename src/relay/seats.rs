@@ -284,4 +284,50 @@ mod tests {
         seats.close(1001);
         assert_eq!(seats.join(Side::Host).unwrap_err(), 4010, "the first reason stays");
     }
+
+    proptest::proptest! {
+        /// Whatever comes in whatever order, also from those long replaced: what a host reads is, again and again, a Watch
+        /// connected, that Watch's own messages in order, that Watch gone.
+        #[test]
+        fn case_51_a_host_never_reads_a_watch_outside_its_notices(steps: Vec<(u8, proptest::sample::Index)>) {
+            let seats = Seats::default();
+            let mut places: Vec<Place> = Vec::new();
+            let mut read: Vec<(u64, Bytes)> = Vec::new();
+            for (step, which) in steps {
+                match step % 5 {
+                    0 => places.push(seats.join(Side::Host).unwrap()),
+                    1 => places.extend(seats.join(Side::Watch)),
+                    _ if places.is_empty() => {}
+                    2 => seats.leave(which.get(&places)),
+                    3 => {
+                        let place = which.get(&places);
+                        let _ = seats.forward(place, &Bytes::copy_from_slice(&place.generation.to_be_bytes()));
+                    }
+                    _ => {
+                        let place = which.get(&places);
+                        if place.side == Side::Host {
+                            read.extend(std::iter::from_fn(|| seats.next(place)).map(|bytes| (place.generation, bytes)));
+                        }
+                    }
+                }
+                let state = seats.lock();
+                assert!(state.watch.is_none() || state.host.is_some(), "a Watch without a host");
+            }
+            for of_one_host in read.chunk_by(|one, next| one.0 == next.0) {
+                let (mut there, mut speaker) = (false, None);
+                for (_, bytes) in of_one_host {
+                    if *bytes == WATCH_CONNECTED {
+                        assert!(!there);
+                        (there, speaker) = (true, None);
+                    } else if *bytes == WATCH_GONE {
+                        assert!(there);
+                        there = false;
+                    } else {
+                        assert!(there, "a message outside the notices");
+                        assert_eq!(speaker.get_or_insert(bytes), &bytes, "two Watches within one pair of notices");
+                    }
+                }
+            }
+        }
+    }
 }
