@@ -7,6 +7,7 @@ pub mod microphone;
 pub mod playout;
 pub mod progress;
 pub mod recording;
+pub mod sim;
 pub mod speech;
 pub mod timeline;
 pub mod verdict;
