@@ -13,9 +13,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use tokio::runtime::Builder;
 use tracing_subscriber::EnvFilter;
 
 use crate::parent::{helper, install};
+use crate::relay::{self, args::RelayArgs};
 
 /// Carries an Apple Watch's call to a realtime voice engine, sealed, through a relay it does not trust.
 #[derive(Parser)]
@@ -48,6 +50,8 @@ enum Command {
         #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<OsString>,
     },
+    /// Run a relay: it passes sealed messages between hosts and Watches and can open none of them.
+    Relay(Box<RelayArgs>),
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -64,7 +68,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     if args.first().is_some_and(|name| helper::invoked_as_helper(name)) {
         prepare(LogLevel::Warn);
-        return on_one_thread(helper::run());
+        return block_on(Builder::new_current_thread(), helper::run());
     }
     let args = match Args::try_parse_from(args) {
         Ok(args) => args,
@@ -76,21 +80,21 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     prepare(args.log_level);
     match args.command {
-        Command::Bridge { config } => on_one_thread(bridge::run(config)),
+        Command::Bridge { config } => block_on(Builder::new_current_thread(), bridge::run(config)),
         Command::Helper { install: Some(folder), .. } => tell(install::install(folder.as_deref()), "installed in"),
         Command::Helper { uninstall: Some(folder), .. } => tell(install::uninstall(folder.as_deref()), "removed from"),
-        Command::Helper { .. } => on_one_thread(helper::run()),
+        Command::Helper { .. } => block_on(Builder::new_current_thread(), helper::run()),
+        Command::Relay(args) => block_on(Builder::new_multi_thread(), relay::args::run(*args)),
     }
 }
 
 /// Says on stderr what became of an installation.
 fn tell(done: Result<PathBuf, install::InstallError>, what: &str) -> ExitCode {
-    use std::io::Write;
     let (line, code) = match done {
         Ok(folder) => (format!("The helper is {what} {}.", folder.display()), ExitCode::SUCCESS),
         Err(error) => (format!("{error}"), ExitCode::from(FAULT)),
     };
-    let _ = writeln!(io::stderr(), "{line}");
+    eprintln!("{line}");
     code
 }
 
@@ -117,9 +121,9 @@ fn prepare(level: LogLevel) {
     }));
 }
 
-/// Runs one call on the thread of the process. Whatever still blocks when it is over ends with the process.
-fn on_one_thread(run: impl Future<Output = ExitCode>) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+/// Runs one subcommand to its end. Whatever still blocks then ends with the process.
+fn block_on(mut runtime: Builder, run: impl Future<Output = ExitCode>) -> ExitCode {
+    let runtime = match runtime.enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             tracing::error!(%error, "no runtime");

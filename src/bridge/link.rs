@@ -4,6 +4,7 @@
 //! message, so that what the bridge has not handed over can still be dropped, and so that a slow relay stops nothing
 //! else. A new connection comes with a new channel: nothing meant for an old one can reach it (case 51).
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -227,13 +228,17 @@ async fn dial(target: &Target) -> Result<WebSocketStream<MaybeTlsStream<TcpStrea
             status @ (401 | 403 | 404 | 410) => Down::Refused(format!("The relay refused the grant ({status}).")),
             status => Down::Lost(format!("The relay answered {status}.")),
         }),
+        // How the TLS library's errors come through the stream.
+        Err(WsError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
+            Err(lost("The relay's certificate cannot be trusted."))
+        }
         Err(WsError::Tls(_)) => Err(lost("The relay's certificate cannot be trusted.")),
-        Err(_) => Err(lost("The relay does not speak WebSocket.")),
+        Err(_) => Err(lost("The relay did not complete the upgrade.")),
     }
 }
 
 /// Connects with little room in the kernel: what waits there cannot be dropped any more.
-async fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
+async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_nodelay(true)?;
     #[cfg(any(target_os = "linux", target_os = "android"))]
