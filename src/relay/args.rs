@@ -57,7 +57,7 @@ pub async fn run(args: RelayArgs) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Lets this process have as many sockets as the system allows it: the usual 1,024 are fewer than the relay's own limit.
+/// Lets this process have as many sockets as the system allows it: the usual 1,024 are fewer than the relay's limit.
 fn raise_descriptors() {
     let allowed = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: allowed.maximum, ..allowed }) {

@@ -105,7 +105,7 @@ impl Host {
         read(self.request(Method::POST, &["grants"]).json(&body).timeout(SOON)).await
     }
 
-    /// Waits up to `wait` (25 s at most) for calls. Poll again at once: 40 s without one and the host counts as offline.
+    /// Waits up to `wait` (25 s at most) for calls. Poll again at once: after 40 s without, the host counts as offline.
     pub async fn poll_calls(&self, grant: &GrantId, wait: Duration) -> Result<Vec<FetchedCall>, ClientError> {
         #[derive(Deserialize)]
         struct Calls {

@@ -48,7 +48,7 @@ impl Credentials {
         Self::parse(&Zeroizing::new(text))
     }
 
-    /// One gateway a line: its credential, or `name: credential`. Empty lines and lines that begin with `#` are skipped.
+    /// One gateway a line: its credential, or `name: credential`. Empty lines and those that begin with `#` are skipped.
     pub fn parse(text: &str) -> Result<Self, CredentialsError> {
         let mut gateways: Vec<Gateway> = Vec::new();
         for (index, line) in text.lines().enumerate() {

@@ -11,10 +11,22 @@ pub struct Limits {
     #[arg(long, env = "WATCH_AUDIO_RELAY_MAX_CONNECTIONS", value_name = "N", default_value = "4096")]
     pub max_connections: usize,
     /// Time for a request's head, and for an idle connection to send its next (s)
-    #[arg(long = "head-s", env = "WATCH_AUDIO_RELAY_HEAD_S", value_name = "S", default_value = "10", value_parser = seconds)]
+    #[arg(
+        long = "head-s",
+        env = "WATCH_AUDIO_RELAY_HEAD_S",
+        value_name = "S",
+        default_value = "10",
+        value_parser = seconds,
+    )]
     pub head: Duration,
     /// Time for a request's body (s)
-    #[arg(long = "body-s", env = "WATCH_AUDIO_RELAY_BODY_S", value_name = "S", default_value = "10", value_parser = seconds)]
+    #[arg(
+        long = "body-s",
+        env = "WATCH_AUDIO_RELAY_BODY_S",
+        value_name = "S",
+        default_value = "10",
+        value_parser = seconds,
+    )]
     pub body: Duration,
 
     /// Grants at once per gateway; one more closes the gateway's oldest
@@ -24,29 +36,65 @@ pub struct Limits {
     #[arg(long, env = "WATCH_AUDIO_RELAY_GRANTS_PER_RELAY", value_name = "N", default_value = "4096")]
     pub grants_per_relay: usize,
     /// Shortest life a grant may ask for (s)
-    #[arg(long = "shortest-grant-s", env = "WATCH_AUDIO_RELAY_SHORTEST_GRANT_S", value_name = "S", default_value = "60", value_parser = seconds)]
+    #[arg(
+        long = "shortest-grant-s",
+        env = "WATCH_AUDIO_RELAY_SHORTEST_GRANT_S",
+        value_name = "S",
+        default_value = "60",
+        value_parser = seconds,
+    )]
     pub shortest_grant: Duration,
     /// Longest life a grant may ask for (s)
-    #[arg(long = "longest-grant-s", env = "WATCH_AUDIO_RELAY_LONGEST_GRANT_S", value_name = "S", default_value = "1800", value_parser = seconds)]
+    #[arg(
+        long = "longest-grant-s",
+        env = "WATCH_AUDIO_RELAY_LONGEST_GRANT_S",
+        value_name = "S",
+        default_value = "1800",
+        value_parser = seconds,
+    )]
     pub longest_grant: Duration,
     /// Most tool calls a grant may ask for
     #[arg(long, env = "WATCH_AUDIO_RELAY_CALLS_PER_GRANT", value_name = "N", default_value = "120")]
     pub calls_per_grant: u32,
     /// Time a closed grant is remembered, to tell its Watch that it is closed (s)
-    #[arg(long = "remember-s", env = "WATCH_AUDIO_RELAY_REMEMBER_S", value_name = "S", default_value = "600", value_parser = seconds)]
+    #[arg(
+        long = "remember-s",
+        env = "WATCH_AUDIO_RELAY_REMEMBER_S",
+        value_name = "S",
+        default_value = "600",
+        value_parser = seconds,
+    )]
     pub remember: Duration,
 
     /// Tool calls of one grant that may wait at once
     #[arg(long, env = "WATCH_AUDIO_RELAY_WAITING_CALLS", value_name = "N", default_value = "2")]
     pub waiting_calls: usize,
     /// Time a tool call waits for its result (ms)
-    #[arg(long = "call-wait-ms", env = "WATCH_AUDIO_RELAY_CALL_WAIT_MS", value_name = "MS", default_value = "25000", value_parser = milliseconds)]
+    #[arg(
+        long = "call-wait-ms",
+        env = "WATCH_AUDIO_RELAY_CALL_WAIT_MS",
+        value_name = "MS",
+        default_value = "25000",
+        value_parser = milliseconds,
+    )]
     pub call_wait: Duration,
     /// Longest time a poll is held (ms)
-    #[arg(long = "poll-wait-ms", env = "WATCH_AUDIO_RELAY_POLL_WAIT_MS", value_name = "MS", default_value = "25000", value_parser = milliseconds)]
+    #[arg(
+        long = "poll-wait-ms",
+        env = "WATCH_AUDIO_RELAY_POLL_WAIT_MS",
+        value_name = "MS",
+        default_value = "25000",
+        value_parser = milliseconds,
+    )]
     pub poll_wait: Duration,
     /// Time without a poll after which a host counts as offline (s)
-    #[arg(long = "host-offline-s", env = "WATCH_AUDIO_RELAY_HOST_OFFLINE_S", value_name = "S", default_value = "40", value_parser = seconds)]
+    #[arg(
+        long = "host-offline-s",
+        env = "WATCH_AUDIO_RELAY_HOST_OFFLINE_S",
+        value_name = "S",
+        default_value = "40",
+        value_parser = seconds,
+    )]
     pub host_offline: Duration,
 
     /// New grants a minute per gateway
@@ -87,13 +135,31 @@ pub struct Limits {
     #[arg(long, env = "WATCH_AUDIO_RELAY_BYTES_PER_S", value_name = "N", default_value = "98304")]
     pub bytes_per_s: u64,
     /// The window that bytes are counted in (s)
-    #[arg(long = "window-s", env = "WATCH_AUDIO_RELAY_WINDOW_S", value_name = "S", default_value = "5", value_parser = seconds)]
+    #[arg(
+        long = "window-s",
+        env = "WATCH_AUDIO_RELAY_WINDOW_S",
+        value_name = "S",
+        default_value = "5",
+        value_parser = seconds,
+    )]
     pub window: Duration,
     /// Silence after which a socket is closed (s)
-    #[arg(long = "idle-s", env = "WATCH_AUDIO_RELAY_IDLE_S", value_name = "S", default_value = "60", value_parser = seconds)]
+    #[arg(
+        long = "idle-s",
+        env = "WATCH_AUDIO_RELAY_IDLE_S",
+        value_name = "S",
+        default_value = "60",
+        value_parser = seconds,
+    )]
     pub idle: Duration,
     /// Time for a closing handshake (ms)
-    #[arg(long = "close-wait-ms", env = "WATCH_AUDIO_RELAY_CLOSE_WAIT_MS", value_name = "MS", default_value = "2000", value_parser = milliseconds)]
+    #[arg(
+        long = "close-wait-ms",
+        env = "WATCH_AUDIO_RELAY_CLOSE_WAIT_MS",
+        value_name = "MS",
+        default_value = "2000",
+        value_parser = milliseconds,
+    )]
     pub close_wait: Duration,
     /// Kernel buffer each way of a connection (bytes): what waits there for a slow reader cannot be shed
     #[arg(long, env = "WATCH_AUDIO_RELAY_KERNEL_BYTES", value_name = "N", default_value = "65536")]

@@ -1,7 +1,7 @@
 //! Our relay, and how its two clients speak to it (`relay.md`).
 //!
-//! The relay is a rendezvous: it copies sealed messages between a host and its Watch and passes sealed tool calls, within
-//! limits, and can open neither. [`Server`] is the relay; [`RelayUrl`] says where a relay's routes are.
+//! The relay is a rendezvous: it copies sealed messages between a host and its Watch and passes sealed tool calls,
+//! within limits, and can open neither. [`Server`] is the relay; [`RelayUrl`] says where a relay's routes are.
 
 mod answer;
 pub mod args;

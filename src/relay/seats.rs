@@ -286,8 +286,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever comes in whatever order, also from those long replaced: what a host reads is, again and again, a Watch
-        /// connected, that Watch's own messages in order, that Watch gone.
+        /// Whatever comes in whatever order, also from those long replaced: what a host reads is, again and again, a
+        /// Watch connected, that Watch's own messages, that Watch gone.
         #[test]
         fn case_51_a_host_never_reads_a_watch_outside_its_notices(steps: Vec<(u8, proptest::sample::Index)>) {
             let seats = Seats::default();
@@ -306,7 +306,8 @@ mod tests {
                     _ => {
                         let place = which.get(&places);
                         if place.side == Side::Host {
-                            read.extend(std::iter::from_fn(|| seats.next(place)).map(|bytes| (place.generation, bytes)));
+                            let waiting = std::iter::from_fn(|| seats.next(place));
+                            read.extend(waiting.map(|bytes| (place.generation, bytes)));
                         }
                     }
                 }

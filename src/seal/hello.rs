@@ -25,7 +25,8 @@ pub fn hello(sid: Sid) -> [u8; HELLO_BYTES] {
     message
 }
 
-/// Reads a hello of any version. The version byte is in clear and unproven: it may only ever lead to the `version` error.
+/// Reads a hello of any version. The version byte is in clear and unproven: it only ever leads to the
+/// `version` error.
 pub fn parse_hello(message: &[u8]) -> Result<Hello, HelloError> {
     match *message {
         [HELLO, ref sid @ .., version] => {

@@ -107,7 +107,7 @@ impl fmt::Display for Sid {
     }
 }
 
-/// Names are no secrets, but a log shall not join a call to a person: the first characters are enough to tell two apart.
+/// Names are no secrets, but a log shall not join a call to a person: the first characters tell two apart well enough.
 impl fmt::Debug for GrantId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "GrantId({}…)", &self.0[..6])

@@ -25,8 +25,8 @@ pub struct Stream {
     pub opener: Opener,
 }
 
-/// The host's record of a grant's streams. It lives as long as the grant's process and is not written down, which is why
-/// a grant goes to one process, once.
+/// The host's record of a grant's streams. It lives as long as the grant's process and is not written down, which is
+/// why a grant goes to one process, once.
 #[derive(Debug)]
 pub struct Streams {
     root: Root,

@@ -66,7 +66,8 @@ async fn a_client_that_dawdles_over_its_head_or_body_is_cut_off() {
 
     let mut slow = TcpStream::connect(relay.address()).await.unwrap();
     let head = format!(
-        "POST /v1/watch-tools/grants HTTP/1.1\r\nhost: relay\r\nauthorization: Bearer {HOST}\r\ncontent-length: 9\r\n\r\n{{"
+        "POST /v1/watch-tools/grants HTTP/1.1\r\nhost: relay\r\nauthorization: Bearer {HOST}\r\n\
+         content-length: 9\r\n\r\n{{"
     );
     slow.write_all(head.as_bytes()).await.unwrap();
     // It holds the one connection there may be; the next one waits for it and is then served.
