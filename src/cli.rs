@@ -23,9 +23,9 @@ use crate::relay::{self, args::RelayArgs};
 #[derive(Parser)]
 #[command(name = "watch-audio", version)]
 struct Args {
-    /// What goes to stderr. No level ever shows a secret or what was said.
-    #[arg(long, global = true, value_enum, default_value = "warn")]
-    log_level: LogLevel,
+    /// What goes to stderr: warnings, of a relay also its news. No level ever shows a secret or what was said.
+    #[arg(long, global = true, value_enum)]
+    log_level: Option<LogLevel>,
     #[command(subcommand)]
     command: Command,
 }
@@ -78,7 +78,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(BAD_INPUT));
         }
     };
-    prepare(args.log_level);
+    let usual = if matches!(args.command, Command::Relay(_)) { LogLevel::Info } else { LogLevel::Warn };
+    prepare(args.log_level.unwrap_or(usual));
     match args.command {
         Command::Bridge { config } => block_on(Builder::new_current_thread(), bridge::run(config)),
         Command::Helper { install: Some(folder), .. } => tell(install::install(folder.as_deref()), "installed in"),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use watch_audio::relay::{BindError, Config, Credentials, Limits, Server};
@@ -81,6 +81,32 @@ async fn a_client_that_dawdles_over_its_head_or_body_is_cut_off() {
 }
 
 #[tokio::test]
+async fn as_a_process_it_says_where_it_listens_and_stops_on_a_signal() {
+    for signal in ["-INT", "-TERM"] {
+        let credentials = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(credentials.path(), HOST).unwrap();
+        let mut process = tokio::process::Command::new(env!("CARGO_BIN_EXE_watch-audio"))
+            .args(["relay", "--listen", "127.0.0.1:0", "--idle-s", "9", "--credentials"])
+            .arg(credentials.path())
+            .stderr(std::process::Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut said = tokio::io::BufReader::new(process.stderr.take().unwrap()).lines();
+        let line = timeout(LIMIT, said.next_line()).await.unwrap().unwrap().unwrap();
+        let address = line.split("address=").nth(1).unwrap().split(' ').next().unwrap();
+        let health = http().get(format!("http://{address}/healthz")).send().await.unwrap();
+        assert_eq!(health.status(), 200);
+        let id = process.id().unwrap().to_string();
+        assert!(std::process::Command::new("kill").args([signal, &id]).status().unwrap().success());
+        assert_eq!(timeout(LIMIT, process.wait()).await.unwrap().unwrap().code(), Some(0));
+        while let Some(line) = said.next_line().await.unwrap() {
+            assert!(!line.contains(HOST));
+        }
+    }
+}
+
+#[tokio::test]
 async fn it_stops_in_time_whatever_its_clients_do() {
     let relay = relay().await;
     let grant = relay.grant().await;
@@ -89,7 +115,7 @@ async fn it_stops_in_time_whatever_its_clients_do() {
     let _never_says_goodbye = Raw::join(&relay, &grant, "watch", WATCH).await;
     let address = relay.address();
     let url = format!("http://{address}/v1/watch-tools/grants/{grant}/calls");
-    let poll = reqwest::Client::new().get(url).bearer_auth(HOST).send();
+    let poll = http().get(url).bearer_auth(HOST).send();
     let stop = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let start = Instant::now();

@@ -48,7 +48,6 @@ pub(crate) async fn relay_with(limits: Limits) -> Relay {
 }
 
 pub(crate) async fn relay_config(limits: Limits, change: impl FnOnce(&mut Config)) -> Relay {
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let mut config = Config {
         listen: "127.0.0.1:0".parse().unwrap(),
         behind_tls: false,
@@ -57,7 +56,13 @@ pub(crate) async fn relay_config(limits: Limits, change: impl FnOnce(&mut Config
         limits,
     };
     change(&mut config);
-    Relay { server: Server::bind(config).await.unwrap(), http: reqwest::Client::new() }
+    Relay { server: Server::bind(config).await.unwrap(), http: http() }
+}
+
+/// An HTTP client, which asks for a TLS provider even where there is no TLS.
+pub(crate) fn http() -> reqwest::Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::new()
 }
 
 impl Relay {
