@@ -4,6 +4,7 @@ pub mod dialogue;
 pub mod figures;
 pub mod journal;
 pub mod microphone;
+pub mod net;
 pub mod playout;
 pub mod progress;
 pub mod recording;

@@ -35,6 +35,8 @@ pub(super) struct Wire {
 impl Wire {
     pub(super) async fn open(udp_path: Path, tcp_path: Path) -> io::Result<Self> {
         let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        // Until then a send that must not wait fails.
+        udp.writable().await?;
         let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let (udp_address, tcp_address) = (udp.local_addr()?, tcp.local_addr()?);
         let (connections, arrivals, tasks) = (HashMap::new(), mpsc::channel(64), JoinSet::new());
