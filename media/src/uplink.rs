@@ -9,6 +9,7 @@
 //! much is caught up with.
 
 mod arrivals;
+mod catch_up;
 mod pitch;
 mod queue;
 mod tail;
@@ -16,9 +17,11 @@ mod tail;
 use std::time::Duration;
 
 use self::arrivals::Arrivals;
+use self::catch_up::CatchUp;
 use self::queue::Queue;
 use self::tail::Tail;
 use crate::join;
+use crate::pcm;
 
 /// Turns messages of any length into 20 ms frames at even slots.
 ///
@@ -45,6 +48,7 @@ pub struct Uplink {
     settle_until: Duration,
     /// Slots without sound since it last stopped short.
     starved: u64,
+    catch_up: CatchUp,
     tail: Tail,
     scratch: Vec<i16>,
     stats: UplinkStats,
@@ -128,6 +132,7 @@ impl Uplink {
             gap: None,
             settle_until: Duration::ZERO,
             starved: 0,
+            catch_up: CatchUp::new(rate),
             tail: Tail::new(rate),
             scratch: Vec::new(),
             stats: UplinkStats::default(),
@@ -268,6 +273,7 @@ impl Uplink {
             Flow::From(_) => true,
             Flow::Flowing => false,
         };
+        self.lose_surplus();
         let there = self.queue.len().min(self.frame);
         out.extend_from_slice(&self.queue.as_slice()[..there]);
         self.queue.skip(there);
@@ -275,6 +281,7 @@ impl Uplink {
             self.tail.resume(out, &mut self.scratch);
         }
         self.tail.remember(out);
+        self.catch_up.sent(pcm::peak(out), there);
         if there == self.frame {
             self.flow = Flow::Flowing;
             return SlotKind::Sound;
@@ -292,7 +299,9 @@ impl Uplink {
     fn fade(&mut self, samples: usize, out: &mut Vec<i16>) -> SlotKind {
         let kind = if self.tail.is_over() { SlotKind::Silence } else { SlotKind::Fading };
         self.tail.append(samples, out);
-        self.starved += 1;
+        self.catch_up.sent(0, samples);
+        // Before the first message there is nothing to miss.
+        self.starved += u64::from(self.arrivals.is_some());
         kind
     }
 
@@ -314,21 +323,32 @@ impl Uplink {
         self.arrivals.as_ref().map_or(0, |arrivals| self.delay - arrivals.most() - margin(arrivals.spread()))
     }
 
+    fn lose_surplus(&mut self) {
+        let surplus = self.samples(self.surplus());
+        let Some(cut) = self.catch_up.next(self.queue.as_slice(), surplus, self.frame) else { return };
+        self.cut(cut.samples, cut.blend);
+        let lost = Duration::from_nanos(self.nanos(cut.samples) as u64);
+        if cut.speech {
+            self.stats.compressed += lost;
+        } else {
+            self.stats.shed += lost;
+        }
+    }
+
     fn drop_oldest(&mut self, length: i64) {
         let spread = self.arrivals.as_ref().map_or(0, Arrivals::spread);
         let most = self.samples(MAX_BACKLOG + spread + length.min(MAX_JITTER));
         let Some(surplus) = self.queue.len().checked_sub(most).filter(|surplus| *surplus > 0) else { return };
-        self.cut(surplus);
+        self.cut(surplus, join::length(self.rate));
         self.stats.dropped += Duration::from_nanos(self.nanos(surplus) as u64);
     }
 
-    /// Takes the first `samples` out of the queue, without a click.
-    fn cut(&mut self, samples: usize) {
-        let join = join::length(self.rate).min(samples);
+    /// Takes the first `samples` out of the queue and blends over the seam.
+    fn cut(&mut self, samples: usize, blend: usize) {
         self.scratch.clear();
-        self.scratch.extend_from_slice(&self.queue.as_slice()[..join]);
+        self.scratch.extend_from_slice(&self.queue.as_slice()[..blend]);
         self.queue.skip(samples);
-        join::cross(&self.scratch, self.queue.as_mut_slice());
+        join::cross(&self.scratch, &mut self.queue.as_mut_slice()[..blend]);
         self.delay -= self.nanos(samples);
     }
 

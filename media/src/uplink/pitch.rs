@@ -19,12 +19,14 @@ pub(super) fn period(past: &[i16], rate: u32) -> usize {
     })
 }
 
-/// The lag at which `ahead` best follows its own start, between `from` and `to` samples; 0 when `ahead` is too short.
-/// A piece of this length can be taken out without a seam.
-pub(super) fn cut(ahead: &[i16], from: usize, to: usize, rate: u32) -> usize {
+/// The lag, at most `longest` samples, after which `ahead` best repeats its own start, and how alike the two are (-1 to
+/// 1). A piece of this length can be taken out without a seam. `None` when `ahead` is too short.
+pub(super) fn cut(ahead: &[i16], longest: usize, rate: u32) -> Option<(usize, f32)> {
     let window = window(rate);
-    let Some(to) = ahead.len().checked_sub(window).map(|most| most.min(to)) else { return 0 };
-    best(from..=to, rate, |lag| similarity(&ahead[..window], &ahead[lag..lag + window]))
+    let longest = ahead.len().checked_sub(window)?.min(longest);
+    let similar = |lag| similarity(&ahead[..window], &ahead[lag..lag + window]);
+    let lag = best(shortest(rate)..=longest, rate, similar);
+    (lag > 0).then(|| (lag, similar(lag)))
 }
 
 /// The shortest lag worth a look: 2.5 ms, 400 Hz.

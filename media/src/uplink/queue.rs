@@ -16,10 +16,6 @@ impl Queue {
         self.samples.len() - self.head
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     pub(super) fn as_slice(&self) -> &[i16] {
         &self.samples[self.head..]
     }

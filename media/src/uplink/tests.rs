@@ -1,7 +1,7 @@
 //! The requirements on the way up, in virtual time.
 
 use super::*;
-use crate::testing::{quantile, tone};
+use crate::testing::{Dice, babble, curve, quantile, speech, tone};
 
 const RATE: u32 = 16_000;
 
@@ -25,12 +25,20 @@ struct Message {
 #[derive(Default)]
 struct Out {
     frames: Vec<(Duration, Slot, Vec<i16>)>,
+    /// What waited just after each message, less that message, in ms.
+    depths: Vec<(Duration, f64)>,
     stats: UplinkStats,
 }
 
 impl Out {
     fn sound(&self) -> Vec<i16> {
         self.frames.iter().flat_map(|frame| frame.2.iter().copied()).collect()
+    }
+
+    /// The most that waited between two moments.
+    fn deepest(&self, from: f64, to: f64) -> f64 {
+        let range = millis(from)..millis(to);
+        self.depths.iter().filter(|depth| range.contains(&depth.0)).map(|depth| depth.1).fold(0.0, f64::max)
     }
 
     fn spacings(&self, from: Duration) -> Vec<f64> {
@@ -56,6 +64,8 @@ fn run(signal: fn(u32, u64) -> i16, messages: &[Message], start: Duration, until
                 let samples: Vec<i16> =
                     (message.start..message.start + message.samples as u64).map(|index| signal(RATE, index)).collect();
                 uplink.push(message.at, &samples);
+                let queued = uplink.stats().queued.as_secs_f64() * 1e3;
+                out.depths.push((message.at, queued - message.samples as f64 / 16.0));
             }
             None => {
                 let slot = uplink.pull(now, &mut frame);
@@ -105,4 +115,220 @@ fn steady_messages_leave_at_once_whatever_their_phase() {
             assert!(spacings.iter().all(|spacing| (spacing - 20.0).abs() <= 1.0));
         }
     }
+}
+
+/// The same messages, none of which arrives between `from` and `to`: those come at `to`, in their order.
+fn stalled(mut messages: Vec<Message>, from: f64, to: f64) -> Vec<Message> {
+    for message in &mut messages {
+        if (millis(from)..millis(to)).contains(&message.at) {
+            message.at = millis(to);
+        }
+    }
+    messages
+}
+
+/// The largest curve the signal has by itself.
+fn natural(signal: fn(u32, u64) -> i16) -> i32 {
+    curve(&(0..16_000 * 8).map(|index| signal(RATE, index)).collect::<Vec<_>>())
+}
+
+#[test]
+fn case_41_a_stall_of_1500_ms_is_caught_up_with() {
+    for (name, signal, within) in
+        [("speech", speech as fn(u32, u64) -> i16, 3_000.0), ("babble", babble as fn(u32, u64) -> i16, 5_000.0)]
+    {
+        let messages = stalled(steady(100.0, 1_000.0, 30.0), 8_050.0, 9_550.0);
+        let out = run(signal, &messages, millis(0.0), millis(31_500.0));
+        for second in 0..8 {
+            let from = 9_560.0 + 1_000.0 * f64::from(second);
+            print!("{:.0} ", out.deepest(from, from + 1_000.0));
+        }
+        println!("{name}: {:?}", out.stats);
+        assert!(out.deepest(9_550.0 + within, 31_000.0) < 100.0, "{name}");
+        assert_eq!(out.stats.dropped, Duration::ZERO);
+        assert_eq!(out.stats.stalls, 1);
+        let (loudest, natural) = (curve(&out.sound()), natural(signal));
+        assert!(loudest <= 3 * natural, "{name}: a click of {loudest} against {natural}");
+    }
+}
+
+#[test]
+fn a_stall_with_over_two_seconds_of_backlog_drops_the_oldest() {
+    let messages = stalled(steady(100.0, 1_000.0, 30.0), 8_050.0, 13_050.0);
+    let out = run(babble, &messages, millis(0.0), millis(31_500.0));
+    let dropped = out.stats.dropped.as_secs_f64();
+    assert!((2.5..=3.0).contains(&dropped), "{dropped}");
+    assert!(out.deepest(13_060.0, 14_000.0) <= 2_200.0);
+    assert!(out.deepest(20_050.0, 31_000.0) < 100.0);
+    assert!(curve(&out.sound()) <= 3 * natural(babble));
+}
+
+#[test]
+fn a_hold_of_the_half_duplex_watch_is_not_jitter() {
+    for hold in [1.0, 3.7, 20.0, 120.0] {
+        let mut messages = steady(100.0, 1_000.0, 10.0);
+        let mut at = 11_000.0 + hold * 1e3 + 13.7;
+        for mut message in steady(100.0, 0.0, 10.0) {
+            message.at = millis(at);
+            message.start += 160_000;
+            messages.push(message);
+            at += 100.0;
+        }
+        let out = run(low, &messages, millis(0.0), millis(at - 200.0));
+        assert_eq!((out.stats.holds, out.stats.stalls, out.stats.concealed), (1, 0, 0));
+        let lost = out.stats.shed + out.stats.compressed + out.stats.dropped;
+        assert_eq!(lost, Duration::ZERO, "no surplus");
+        assert!(out.deepest(12_000.0 + hold * 1e3, at) < 25.0);
+        // The first word after it: whole and at once.
+        let resumes = millis(11_000.0 + hold * 1e3 + 13.7);
+        let first = out.frames.iter().position(|frame| frame.0 >= resumes && frame.1.kind == SlotKind::Sound);
+        let first = first.expect("it resumes");
+        let wait = (out.frames[first].0 - resumes).as_secs_f64() * 1e3;
+        assert!(wait <= 5.0, "{wait} ms");
+        let word: Vec<i16> = out.frames[first..first + 50].iter().flat_map(|frame| frame.2.clone()).collect();
+        let expected: Vec<i16> = (160_000..176_000).map(|index| low(RATE, index)).collect();
+        assert_eq!(word[80..], expected[80..], "whole, but for the fade-in of 5 ms");
+        // Silence all the while, on time.
+        let quiet = out.frames.iter().filter(|frame| frame.1.kind == SlotKind::Silence && frame.0 > millis(11_500.0));
+        assert!(quiet.count() as f64 >= hold * 50.0 - 30.0);
+        let spacings = out.spacings(millis(3_000.0));
+        let odd = spacings.iter().filter(|spacing| (**spacing - 20.0).abs() > 1.001).count();
+        assert!(odd <= 1, "only the slot that meets the first word may be elsewhere: {odd}");
+        assert!(curve(&out.sound()) <= 3 * natural(low));
+    }
+}
+
+/// Messages whose way takes 0 to `most` ms more, in order.
+fn jittery(messages: Vec<Message>, most: impl Fn(Duration) -> f64, seed: u64) -> Vec<Message> {
+    let mut dice = Dice(seed);
+    let mut last = Duration::ZERO;
+    messages
+        .into_iter()
+        .map(|mut message| {
+            message.at = (message.at + millis(most(message.at) * dice.roll())).max(last);
+            last = message.at;
+            message
+        })
+        .collect()
+}
+
+#[test]
+fn jitter_raises_the_target_and_calm_lowers_it_again() {
+    for (jitter, length, seed) in
+        [(80.0, 100.0, 1), (300.0, 100.0, 2), (80.0, 20.0, 3), (300.0, 20.0, 4), (300.0, 107.0, 5), (80.0, 85.0, 6)]
+    {
+        for signal in [babble as fn(u32, u64) -> i16, speech] {
+            // Ten calm seconds, a minute of jitter, 30 calm seconds.
+            let rough = millis(11_000.0)..millis(71_000.0);
+            let most = |at: Duration| if rough.contains(&at) { jitter } else { 0.0 };
+            let messages = jittery(steady(length, 1_000.0, 100.0), most, seed);
+            let short: Vec<Message> =
+                messages.iter().filter(|message| message.at < millis(71_000.0)).cloned().collect();
+            let settled: Vec<Message> =
+                messages.iter().filter(|message| message.at < millis(13_000.0)).cloned().collect();
+            let early = run(signal, &settled, millis(0.0), millis(12_950.0)).stats.concealed;
+            let during = run(signal, &short, millis(0.0), millis(70_900.0)).stats;
+            let out = run(signal, &messages, millis(0.0), millis(100_900.0));
+            let after = (during.concealed - early) as f64 / (58.0 * 50.0);
+            println!(
+                "0..{jitter} ms, {length} ms: concealed {early} in 2 s, then {:.2} %; target {:?}; calm {:.0} ms; {:?}",
+                after * 100.0,
+                during.target,
+                out.deepest(81_000.0, 100_000.0),
+                out.stats
+            );
+            assert!(after < 0.01, "{jitter} {length}: {after}");
+            assert!(out.deepest(81_000.0, 100_000.0) < 30.0);
+            assert_eq!(out.stats.dropped, Duration::ZERO);
+            assert!(curve(&out.sound()) <= 3 * natural(signal));
+        }
+    }
+}
+
+#[test]
+fn case_19_drift_of_500_ppm_over_ten_minutes_is_absorbed() {
+    for ppm in [500.0, -500.0] {
+        let mut messages = steady(100.0, 1_000.0, 600.0);
+        for message in &mut messages {
+            message.at = millis(1_000.0 + (message.at.as_secs_f64() * 1e3 - 1_000.0) * (1.0 + ppm / 1e6));
+        }
+        let end = messages.last().expect("messages").at;
+        let out = run(low, &messages, millis(0.0), end);
+        println!("{ppm} ppm: deepest {:.1}, {:?}", out.deepest(10_000.0, 600_000.0), out.stats);
+        assert!(out.deepest(10_000.0, 600_000.0) < 25.0);
+        assert_eq!(out.stats.concealed, 0);
+        assert_eq!(out.stats.shed + out.stats.compressed + out.stats.dropped, Duration::ZERO);
+        assert!(curve(&out.sound()[100_000..]) <= natural(low) + 2, "not one join");
+        assert!(out.spacings(millis(3_000.0)).iter().all(|spacing| (spacing - 20.0).abs() <= 0.021));
+    }
+}
+
+#[test]
+fn an_underrun_fades_and_what_follows_fades_in() {
+    let mut messages = steady(100.0, 1_000.0, 3.0);
+    messages.iter_mut().skip(15).for_each(|message| message.at += millis(150.0));
+    let out = run(low, &messages, millis(0.0), millis(4_000.0));
+    assert_eq!(out.stats.concealed, 8);
+    let kinds: Vec<SlotKind> = out.frames.iter().map(|frame| frame.1.kind).collect();
+    let fading = kinds.iter().position(|kind| *kind == SlotKind::Fading).expect("an underrun");
+    assert_eq!(kinds[fading + 1..fading + 3], [SlotKind::Silence; 2]);
+    assert!(curve(&out.sound()) <= 3 * natural(low));
+}
+
+#[test]
+fn case_42_after_a_host_pause_missed_slots_are_skipped() {
+    let mut uplink = Uplink::new(RATE);
+    let mut frame = Vec::new();
+    let first = uplink.pull(millis(500.0), &mut frame);
+    assert!(first.marker && first.skipped == 0);
+    let mut now = 500.0;
+    for _ in 0..50 {
+        now += 20.0;
+        assert_eq!(uplink.pull(millis(now), &mut frame), Slot { skipped: 0, marker: false, kind: SlotKind::Silence });
+    }
+    now += 7_200_000.0 + 33.0;
+    let late = uplink.pull(millis(now), &mut frame);
+    assert_eq!((late.skipped, late.marker), (360_000, true));
+    assert!(uplink.next_slot() > millis(now), "no burst");
+    assert!(!uplink.pull(uplink.next_slot(), &mut frame).marker);
+}
+
+#[test]
+fn a_host_pause_in_the_middle_of_speech_leaves_no_delay() {
+    for pause in [60.0, 300.0, 1_500.0] {
+        let mut uplink = Uplink::new(RATE);
+        let mut frame = Vec::new();
+        let mut sound = Vec::new();
+        let mut waits = Vec::new();
+        let asleep = millis(10_000.0)..millis(10_000.0 + pause);
+        let mut skipped = 0;
+        for message in steady(100.0, 1_003.0, 40.0) {
+            let at = if asleep.contains(&message.at) { asleep.end } else { message.at };
+            while uplink.next_slot().max(millis(100.0)) < at {
+                let slot = uplink.next_slot().max(millis(100.0));
+                let now = if asleep.contains(&slot) { asleep.end } else { slot };
+                skipped += uplink.pull(now, &mut frame).skipped;
+                sound.extend_from_slice(&frame);
+            }
+            let samples: Vec<i16> =
+                (message.start..message.start + message.samples as u64).map(|index| speech(RATE, index)).collect();
+            uplink.push(at, &samples);
+            waits.push((at, uplink.stats().queued.as_secs_f64() * 1e3 - 100.0));
+        }
+        assert!(f64::from(skipped) >= pause / 20.0 - 2.0);
+        let late = waits.iter().filter(|wait| wait.0 > millis(24_000.0)).map(|wait| wait.1).fold(0.0, f64::max);
+        println!("pause {pause}: {late:.1} ms, {:?}", uplink.stats());
+        assert!(late < 25.0, "{pause}: {late} ms");
+    }
+}
+
+#[test]
+fn an_hour_up_in_seconds() {
+    let began = std::time::Instant::now();
+    let most = |at: Duration| if at.as_secs() % 60 < 10 { 120.0 } else { 5.0 };
+    let messages = jittery(steady(100.0, 1_000.0, 3_600.0), most, 9);
+    let out = run(low, &messages, millis(0.0), millis(3_600_000.0));
+    println!("an hour up: {:?}, {:?}", began.elapsed(), out.stats);
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(out.deepest(10_000.0, 3_600_000.0) < 200.0);
 }
