@@ -9,18 +9,12 @@ pub(crate) fn tone(hz: f64, rate: u32, index: u64) -> i16 {
     (8_000.0 * (TAU * hz * index as f64 / f64::from(rate)).sin()) as i16
 }
 
-/// `count` samples of a sine from `start` on.
-pub(crate) fn tones(hz: f64, rate: u32, start: u64, count: usize) -> Vec<i16> {
-    (start..start + count as u64).map(|index| tone(hz, rate, index)).collect()
-}
-
 /// Something like speech: syllables of a voiced sound whose pitch wanders, 1.6 s of them, then 0.4 s of near silence.
 pub(crate) fn speech(rate: u32, index: u64) -> i16 {
-    let t = index as f64 / f64::from(rate);
-    if t % 2.0 > 1.6 {
-        return (20.0 * (TAU * 60.0 * t).sin()) as i16;
-    }
-    babble(rate, index)
+    let t = index as f64 / f64::from(rate) % 2.0;
+    let loud = (t / 0.02).min((1.6 - t) / 0.02).clamp(0.0, 1.0);
+    let hum = 20.0 * (TAU * 60.0 * t).sin();
+    (loud * f64::from(babble(rate, index)) + hum) as i16
 }
 
 /// The same without its pauses.

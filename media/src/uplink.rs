@@ -16,7 +16,7 @@ mod tail;
 
 use std::time::Duration;
 
-use self::arrivals::Arrivals;
+use self::arrivals::{Arrivals, MAX_JITTER};
 use self::catch_up::CatchUp;
 use self::queue::Queue;
 use self::tail::Tail;
@@ -40,6 +40,10 @@ pub struct Uplink {
     /// How far the slots have moved earlier to meet the arrivals, in nanoseconds: given back in silence.
     lead: i64,
     arrivals: Option<Arrivals>,
+    /// How far into a frame the messages begin, and in which steps that moves from one to the next (the frame itself
+    /// when they are whole frames long), in samples.
+    residue: usize,
+    grain: usize,
     /// When the last push came, and its length in nanoseconds.
     last_push: Option<(Duration, i64)>,
     /// What the first message after a gap needed, while messages come faster than their sound lasts.
@@ -128,6 +132,8 @@ impl Uplink {
             delay: 0,
             lead: 0,
             arrivals: None,
+            residue: 0,
+            grain: frame,
             last_push: None,
             gap: None,
             settle_until: Duration::ZERO,
@@ -180,10 +186,11 @@ impl Uplink {
 
     /// How the stream fared so far.
     pub fn stats(&self) -> UplinkStats {
-        let target = self.arrivals.as_ref().map_or(0, |arrivals| arrivals.spread() + margin(arrivals.spread()));
+        let jitter = self.arrivals.as_ref().map_or(0, Arrivals::spread);
+        let target = jitter + margin(jitter) + self.nanos(self.frame - self.grain);
         UplinkStats {
             queued: Duration::from_nanos(self.nanos(self.queue.len()) as u64),
-            target: Duration::from_nanos(target.max(0) as u64),
+            target: Duration::from_nanos(target as u64),
             ..self.stats
         }
     }
@@ -191,12 +198,13 @@ impl Uplink {
     /// Learns from an arrival, and decides when sound that resumes goes out.
     fn note_arrival(&mut self, now: Duration, length: i64, samples: usize) {
         let slot = self.slot.unwrap_or(now);
-        // The first frame that needs this message leaves after those that are whole without it. Had the delay been
-        // less by the time until then, the message would have come just in time.
-        let frames = (self.queue.len() / self.frame) as i64;
-        let need = self.delay + nanos_between(slot, now) - frames * FRAME_NANOS;
+        // The first sample of this message is due after those that wait. Had the delay been less by the time until
+        // then, the message would have come just in time.
+        let need = self.delay + nanos_between(slot, now) - self.nanos(self.queue.len());
+        self.residue = self.queue.len() % self.frame;
+        self.grain = common(self.frame, samples);
         let known = self.arrivals.as_ref();
-        let spread = known.map_or(FIRST_JITTER, Arrivals::spread).clamp(0, MAX_JITTER).max(self.ragged(samples));
+        let spread = known.map_or(FIRST_JITTER, Arrivals::spread);
         if known.is_none_or(|arrivals| need - arrivals.most() > MAX_JITTER) {
             self.after_gap(now, need, spread);
             return;
@@ -231,7 +239,8 @@ impl Uplink {
     fn after_gap(&mut self, now: Duration, need: i64, spread: i64) {
         if self.flow == Flow::Idle {
             // Held as long as a message that comes as early as any has to be.
-            let from = now + Duration::from_nanos((spread + margin(spread)) as u64);
+            let hold = spread + margin(spread) + self.nanos(self.raggedness());
+            let from = now + Duration::from_nanos(hold as u64);
             self.meet(now, from);
             self.flow = Flow::From(from);
             self.settle_until = from + SETTLE;
@@ -318,14 +327,32 @@ impl Uplink {
         }
     }
 
-    /// Delay beyond what the arrivals need, in nanoseconds.
+    /// Delay beyond what the arrivals need, in nanoseconds: how much earlier the slots could be.
     fn surplus(&self) -> i64 {
+        self.spare() - self.nanos(self.raggedness())
+    }
+
+    /// How many samples could be taken out. A frame leaves whole: taking out moves its end to another message, so not
+    /// every cut that looks small enough is.
+    fn removable(&self) -> usize {
+        let residue = self.residue % self.grain;
+        let spare = self.samples(self.spare()).checked_sub(self.frame - self.grain + residue);
+        spare.map_or(0, |spare| residue + spare / self.grain * self.grain)
+    }
+
+    /// Delay beyond what single samples would need, in nanoseconds.
+    fn spare(&self) -> i64 {
         self.arrivals.as_ref().map_or(0, |arrivals| self.delay - arrivals.most() - margin(arrivals.spread()))
     }
 
+    /// How much sooner than its own time the first sample of a message is needed, at worst, because it belongs to a
+    /// frame that begins before it; in samples.
+    fn raggedness(&self) -> usize {
+        self.frame - self.grain + self.residue % self.grain
+    }
+
     fn lose_surplus(&mut self) {
-        let surplus = self.samples(self.surplus());
-        let Some(cut) = self.catch_up.next(self.queue.as_slice(), surplus, self.frame) else { return };
+        let Some(cut) = self.catch_up.next(self.queue.as_slice(), self.removable(), self.frame) else { return };
         self.cut(cut.samples, cut.blend);
         let lost = Duration::from_nanos(self.nanos(cut.samples) as u64);
         if cut.speech {
@@ -350,16 +377,7 @@ impl Uplink {
         self.queue.skip(samples);
         join::cross(&self.scratch, &mut self.queue.as_mut_slice()[..blend]);
         self.delay -= self.nanos(samples);
-    }
-
-    /// How long a message of `samples` that comes at its time may have to wait for the next, because it ends within a
-    /// frame, in nanoseconds.
-    fn ragged(&self, samples: usize) -> i64 {
-        let (mut a, mut b) = (self.frame, samples % self.frame);
-        while b > 0 {
-            (a, b) = (b, a % b);
-        }
-        self.nanos(self.frame - a)
+        self.residue = (self.residue + samples * (self.frame - 1)) % self.frame;
     }
 
     fn nanos(&self, samples: usize) -> i64 {
@@ -377,6 +395,11 @@ fn margin(spread: i64) -> i64 {
     MARGIN + spread / 16
 }
 
+/// The greatest common divisor.
+fn common(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common(b, a % b) }
+}
+
 /// From `start` to `end`, negative when `end` is earlier.
 fn nanos_between(start: Duration, end: Duration) -> i64 {
     end.as_nanos() as i64 - start.as_nanos() as i64
@@ -389,8 +412,6 @@ const FRAME_NANOS: i64 = 20_000_000;
 const MARGIN: i64 = 1_000_000;
 /// What the jitter is taken for before anything is known.
 const FIRST_JITTER: i64 = 3_000_000;
-/// Later by more than this is no jitter but a hold or a stall.
-const MAX_JITTER: i64 = 400_000_000;
 /// After a gap, arrivals that catch up by this much (and more than the jitter) show that the network had stalled.
 const SURELY_A_STALL: i64 = 100_000_000;
 /// More than this is never kept waiting.

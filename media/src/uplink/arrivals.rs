@@ -43,10 +43,13 @@ impl Arrivals {
 
     /// How far apart the latest and the earliest arrival were: the jitter.
     pub(super) fn spread(&self) -> i64 {
-        self.most() - self.least()
+        // Past what counts as jitter, messages come slower than they play: more delay would not help.
+        (self.most() - self.least()).clamp(0, MAX_JITTER)
     }
 }
 
+/// Later by more than this is no jitter but a hold or a stall.
+pub(super) const MAX_JITTER: i64 = 400_000_000;
 /// Six seconds: 60 messages of the deployed Watch. The rest of the ten seconds in which the target has to come down
 /// again is for catching up.
 const BUCKETS: usize = 12;

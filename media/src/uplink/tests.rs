@@ -1,5 +1,7 @@
 //! The requirements on the way up, in virtual time.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::testing::{Dice, babble, curve, quantile, speech, tone};
 
@@ -323,12 +325,94 @@ fn a_host_pause_in_the_middle_of_speech_leaves_no_delay() {
 }
 
 #[test]
-fn an_hour_up_in_seconds() {
-    let began = std::time::Instant::now();
-    let most = |at: Duration| if at.as_secs() % 60 < 10 { 120.0 } else { 5.0 };
-    let messages = jittery(steady(100.0, 1_000.0, 3_600.0), most, 9);
-    let out = run(low, &messages, millis(0.0), millis(3_600_000.0));
-    println!("an hour up: {:?}, {:?}", began.elapsed(), out.stats);
-    assert!(began.elapsed() < Duration::from_secs(10));
-    assert!(out.deepest(10_000.0, 3_600_000.0) < 200.0);
+fn a_message_before_the_first_slot_goes_out_at_once_too() {
+    let mut uplink = Uplink::new(RATE);
+    let mut frame = Vec::new();
+    uplink.push(millis(100.0), &[1_000; 1_600]);
+    assert_eq!(uplink.pull(millis(100.0), &mut frame).kind, SlotKind::Silence);
+    let wait = uplink.next_slot() - millis(100.0);
+    assert!(wait <= millis(5.0), "{wait:?}");
+    assert_eq!(uplink.pull(uplink.next_slot(), &mut frame).kind, SlotKind::Sound);
+}
+
+#[test]
+fn the_lead_from_meeting_arrivals_is_given_back_in_silence() {
+    // A hundred short talks, each meeting its slots elsewhere: frames never run ahead of the clock for good.
+    let mut messages = Vec::new();
+    let mut at = 1_000.0;
+    for n in 0..100u64 {
+        for k in 0..10 {
+            messages.push(Message { at: millis(at), start: (10 * n + k) * 1_600, samples: 1_600 });
+            at += 100.0;
+        }
+        at += 2_003.7;
+    }
+    let out = run(low, &messages, millis(0.0), millis(at));
+    let ahead = out.frames.len() as f64 * 20.0 - at;
+    assert!(ahead.abs() <= 45.0, "{ahead} ms of audio more than of time");
+    assert_eq!(out.stats.concealed, 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Whatever comes and whenever it is pulled: no panic, bounds kept, and every sample is accounted for.
+    #[test]
+    fn any_operations_keep_the_bounds_and_the_sum(
+        rate in prop::sample::select(vec![8_000u32, 16_000, 24_000, 44_100, 48_000]),
+        operations in prop::collection::vec((0u64..400_000, 0usize..6_000, any::<bool>(), any::<i16>()), 1..200),
+    ) {
+        let mut uplink = Uplink::new(rate);
+        let mut frame = Vec::new();
+        let mut now = Duration::ZERO;
+        let mut last = None;
+        let (mut pushed, mut pulls) = (0u64, 0u64);
+        for (later, samples, push, value) in operations {
+            now += Duration::from_micros(later);
+            if push {
+                uplink.push(now, &vec![value; samples]);
+                pushed += samples as u64;
+            } else {
+                while uplink.next_slot() <= now {
+                    let slot = uplink.pull(now, &mut frame);
+                    pulls += 1;
+                    prop_assert_eq!(frame.len(), rate as usize / 50);
+                    prop_assert!(uplink.next_slot() > last.unwrap_or(Duration::ZERO));
+                    prop_assert!(slot.skipped == 0 || slot.marker);
+                    last = Some(uplink.next_slot());
+                }
+            }
+            let stats = uplink.stats();
+            prop_assert!(stats.queued <= Duration::from_millis(2_820), "{:?}", stats.queued);
+            prop_assert!(stats.target <= Duration::from_millis(446), "{:?}", stats.target);
+            prop_assert!(stats.concealed <= pulls);
+            let gone = stats.queued + stats.shed + stats.compressed + stats.dropped;
+            let most = stats.received + Duration::from_micros(10 * pulls + 10);
+            prop_assert!(gone <= most, "{:?} of {:?}", gone, stats.received);
+            prop_assert!((stats.received.as_secs_f64() - pushed as f64 / f64::from(rate)).abs() < 1e-3);
+        }
+    }
+
+    /// Without a surplus nothing is taken out: what went in comes out, in order and whole.
+    #[test]
+    fn steady_sound_comes_out_whole(length in 320usize..4_000, phase in 0u64..20_000, seed in any::<u64>()) {
+        let mut uplink = Uplink::new(RATE);
+        let mut dice = Dice(seed | 1);
+        let mut frame = Vec::new();
+        let (mut sent, mut came) = (Vec::new(), Vec::new());
+        for n in 0..40u64 {
+            let at = Duration::from_micros(100_000 + phase) + Duration::from_nanos(n * length as u64 * 62_500);
+            while uplink.next_slot() < at {
+                let kind = uplink.pull(uplink.next_slot().max(Duration::from_millis(50)), &mut frame).kind;
+                if kind == SlotKind::Sound {
+                    came.extend_from_slice(&frame);
+                }
+            }
+            let message: Vec<i16> = (0..length).map(|_| (dice.roll() * 20_000.0) as i16 + 1).collect();
+            uplink.push(at, &message);
+            sent.extend_from_slice(&message);
+        }
+        prop_assert!(came.len() + 3 * length + 960 >= sent.len());
+        prop_assert_eq!(&came[80..], &sent[80..came.len()], "all but the fade-in of 5 ms");
+    }
 }
