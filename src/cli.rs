@@ -8,7 +8,7 @@ mod bridge;
 use std::ffi::OsString;
 use std::future::Future;
 use std::io;
-use std::panic::{self, AssertUnwindSafe};
+use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -114,12 +114,14 @@ fn prepare(level: LogLevel) {
     // Both were set already when a test runs two command lines in one process.
     let _ = log.try_init();
     let _ = rustls::crypto::ring::default_provider().install_default();
-    panic::set_hook(Box::new(|panic| {
-        // A panic's message may hold what was being worked on.
-        if let Some(place) = panic.location() {
-            tracing::error!(file = place.file(), line = place.line(), "a fault of ours");
-        }
-    }));
+    panic::set_hook(Box::new(note_panic));
+}
+
+/// Says where a panic was, and not what it says: that may hold what was being worked on.
+fn note_panic(panic: &PanicHookInfo<'_>) {
+    if let Some(place) = panic.location() {
+        tracing::error!(file = place.file(), line = place.line(), "a fault of ours");
+    }
 }
 
 /// Runs one subcommand to its end. Whatever still blocks then ends with the process.
@@ -144,3 +146,49 @@ const BAD_INPUT: u8 = 2;
 
 /// The relay refused the grant.
 const REFUSED: u8 = 3;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// A log that a test reads.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn case_55_a_panic_says_where_and_not_what() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(note_panic));
+        let fault = tracing::subscriber::with_default(subscriber, || {
+            panic::catch_unwind(|| panic!("the bearer is {}", "secret-bearer"))
+        });
+        panic::set_hook(before);
+        assert!(fault.is_err());
+        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert!(log.contains("src/cli.rs") && !log.contains("secret-bearer"), "{log}");
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        use clap::CommandFactory as _;
+        Args::command().debug_assert();
+        let bad = |args: &[&str]| Args::try_parse_from(args).is_err_and(|error| error.exit_code() == 2);
+        assert!(bad(&["watch-audio"]) && bad(&["watch-audio", "bridge", "--key", "secret"]));
+        assert!(Args::try_parse_from(["watch-audio", "bridge", "--config", "f", "--log-level", "trace"]).is_ok());
+    }
+}

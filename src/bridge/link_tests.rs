@@ -226,6 +226,24 @@ async fn the_upgrade_carries_the_bearer_and_offers_no_compression() {
 }
 
 #[tokio::test]
+async fn case_50_little_waits_in_the_kernel() {
+    let listener = TcpSocket::new_v4().unwrap();
+    // What the relay's side of the kernel takes is not ours to bound; here it takes little.
+    listener.set_recv_buffer_size(4_096).unwrap();
+    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = listener.listen(1).unwrap();
+    let mut link = Link::open(target(listener.local_addr().unwrap().port()));
+    let _relay = accept_async(listener.accept().await.unwrap().0).await.unwrap();
+    let LinkEvent::Connected(connection) = link.next().await else { panic!() };
+    let mut sent = 0;
+    while timeout(Duration::from_secs(3), connection.send(Bytes::from(vec![1; 1_000]))).await.is_ok() {
+        sent += 1;
+        assert!(sent < 60, "more than 60 KB wait where they cannot be dropped");
+    }
+    assert!(sent >= 4, "{sent}");
+}
+
+#[tokio::test]
 async fn case_51_an_old_connections_end_does_not_touch_the_new_one() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut link = Link::open(target(listener.local_addr().unwrap().port()));

@@ -190,7 +190,7 @@ pub struct Writer {
     done: oneshot::Receiver<()>,
 }
 
-/// The parent closed its end, or has not read for [`WAITING_LINES`] lines.
+/// The parent closed its end, or has not read for 256 lines.
 #[derive(Debug, thiserror::Error)]
 #[error("the parent does not read our lines")]
 pub struct ParentGone;
