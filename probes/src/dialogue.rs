@@ -6,15 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use watch_audio::engine::EngineKind;
-
-/// GPT-Live's two event languages (`engines.md`, "Versions move").
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dialect {
-    /// The public API's.
-    A,
-    /// The ChatGPT sign-in's: what deployed Watches understand.
-    B,
-}
+pub use watch_audio::sign_in::session::Dialect;
 
 /// The Watch's side of the conversation with one engine session.
 #[derive(Debug)]

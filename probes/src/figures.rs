@@ -14,7 +14,7 @@ pub struct Figures {
     pub question_to_speech_ms: Option<i64>,
     /// From the delegation to the answer given to the engine.
     pub delegation_to_answer_ms: Option<i64>,
-    /// From that answer to the first speech that begins after it.
+    /// From that answer to the first speech, or reply of Grok's, that begins after it.
     pub answer_to_speech_ms: Option<i64>,
     /// Speech played, pauses within it included.
     pub speech_ms: i64,
@@ -47,6 +47,10 @@ impl Figures {
         let speech_after = |after: Option<i64>| {
             after.and_then(|after| played.spans().iter().map(|span| ms(span.start)).find(|start| *start >= after))
         };
+        let reply_after = |after: Option<i64>| {
+            let replies = moments.iter().filter(|moment| moment.what == What::Reply).map(|moment| moment.ms);
+            replies.chain(speech_after(after)).filter(|reply| after.is_some_and(|after| *reply >= after)).min()
+        };
         let first_speech = speech_after(question_end);
         let heard_by = delegation.or(first_speech).unwrap_or(i64::MAX);
         let heard = moments.iter().rev().find(|moment| moment.what == What::Heard && moment.ms <= heard_by);
@@ -54,7 +58,7 @@ impl Figures {
             question_to_heard_ms: question_end.and_then(|end| Some(heard?.ms - end)),
             question_to_speech_ms: question_end.and_then(|end| Some(first_speech? - end)),
             delegation_to_answer_ms: delegation.and_then(|delegation| Some(answer? - delegation)),
-            answer_to_speech_ms: answer.and_then(|answer| Some(speech_after(Some(answer))? - answer)),
+            answer_to_speech_ms: answer.and_then(|answer| Some(reply_after(Some(answer))? - answer)),
             speech_ms: i64::try_from(played.total().as_millis()).unwrap_or(i64::MAX),
             barge_in: BargeIn::of(moments, played, arrived),
         }

@@ -34,6 +34,8 @@ pub struct Journal {
     pub answered: Option<Duration>,
     /// Whether the last stream ended behind a whole answer.
     pub whole: bool,
+    /// How often the Watch joined again after `started`.
+    pub rejoins: u32,
     /// Messages that did not open.
     pub dropped: u64,
     /// Messages of the Watch that found a network standing still.
@@ -55,6 +57,7 @@ impl Journal {
             started: Map::new(),
             answered: None,
             whole: false,
+            rejoins: 0,
             dropped: 0,
             lost: 0,
             recording,
@@ -103,8 +106,10 @@ impl Journal {
         let Some(answered) = self.answered.filter(|answered| *answered > question_end) else {
             return speech.first_after(question_end).is_some();
         };
-        // An answer may follow its filler without a pause: then the stretch goes on far behind the hand-over.
+        // An answer may follow its filler without a pause: then it is a reply of its own (Grok), or the stretch goes on
+        // far behind the hand-over.
         speech.first_after(answered).is_some()
+            || self.playout.replies().iter().any(|reply| *reply >= answered)
             || speech.at(answered).is_some_and(|span| span.end >= answered + LONGER_THAN_A_FILLER)
     }
 
@@ -121,6 +126,9 @@ impl Journal {
         for span in spans {
             self.timeline.note(self.instant(span.start), What::Speech, "");
             self.timeline.note(self.instant(span.end), What::SpeechEnd, "");
+        }
+        for reply in self.playout.replies().to_vec() {
+            self.timeline.note(self.instant(reply), What::Reply, "");
         }
         self.timeline.moments()
     }

@@ -33,6 +33,9 @@ pub struct Playout {
     position: usize,
     played: Vec<i16>,
     passed: Vec<Mark>,
+    /// A new reply's first audio is the next to be played.
+    at_reply: bool,
+    replies: Vec<Duration>,
     last_mark: Option<(Mark, usize)>,
     speech: Speech,
     thrown_away: usize,
@@ -66,6 +69,8 @@ impl Playout {
             position: 0,
             played: Vec::new(),
             passed: Vec::new(),
+            at_reply: false,
+            replies: Vec::new(),
             last_mark: None,
             speech: Speech::new(RATE),
             thrown_away: 0,
@@ -138,11 +143,8 @@ impl Playout {
     /// A mark behind the audio pushed so far.
     pub fn mark(&mut self, now: Duration, mark: Mark) {
         self.advance(now);
-        if self.queued == 0 {
-            self.pass(mark);
-        } else {
-            self.queue.push_back(Entry::Mark(mark));
-        }
+        self.queue.push_back(Entry::Mark(mark));
+        self.pass_marks();
     }
 
     /// Stops at once: what was not played is dropped. Answers where it stopped, when marks say so.
@@ -154,6 +156,7 @@ impl Playout {
                 ahead += samples.len() - played;
                 None
             }
+            Entry::Reply => None,
             Entry::Mark(mark) => Some(Mark { ms: mark.ms.saturating_sub(ms_of(ahead)), ..mark.clone() }),
         });
         let stopped = stopped.or_else(|| {
@@ -166,6 +169,7 @@ impl Playout {
             self.quiet_since = Some(now);
         }
         self.queue.clear();
+        self.at_reply = false;
         self.queued = 0;
         self.waiting_speech = 0;
         self.waiting_since = None;
@@ -179,9 +183,11 @@ impl Playout {
         self.skipping = Some(0);
     }
 
-    /// A new reply begins: it is played.
+    /// A new reply begins behind the audio pushed so far: it is played, whatever became of the one before.
     pub fn next_reply(&mut self) {
         self.skipping = None;
+        self.queue.push_back(Entry::Reply);
+        self.pass_marks();
     }
 
     /// Plays on up to now.
@@ -200,6 +206,9 @@ impl Playout {
                 Some(Entry::Audio { samples, played }) => {
                     let rest = &samples[*played..];
                     let n = rest.len().min(until - self.position);
+                    if std::mem::take(&mut self.at_reply) {
+                        self.replies.push(duration_of(self.position));
+                    }
                     self.speech.push(self.position, &rest[..n]);
                     self.played.extend_from_slice(&rest[..n]);
                     self.position += n;
@@ -209,23 +218,29 @@ impl Playout {
                         self.queue.pop_front();
                     }
                 }
-                Some(Entry::Mark(_)) => {}
+                Some(Entry::Mark(_) | Entry::Reply) => {}
                 None => {
                     self.playing = false;
                     self.underruns += u32::from(self.stretch.is_some());
                     self.quiet_since = Some(duration_of(self.position));
                 }
             }
-            while let Some(Entry::Mark(mark)) = self.queue.pop_front_if(|entry| matches!(entry, Entry::Mark(_))) {
-                self.pass(mark);
-            }
+            self.pass_marks();
         }
         self.silence_to(until);
     }
 
-    fn pass(&mut self, mark: Mark) {
-        self.last_mark = Some((mark.clone(), self.position));
-        self.passed.push(mark);
+    /// Takes what stands between audio and is reached.
+    fn pass_marks(&mut self) {
+        while let Some(entry) = self.queue.pop_front_if(|entry| !matches!(entry, Entry::Audio { .. })) {
+            match entry {
+                Entry::Mark(mark) => {
+                    self.last_mark = Some((mark.clone(), self.position));
+                    self.passed.push(mark);
+                }
+                _ => self.at_reply = true,
+            }
+        }
     }
 
     fn silence_to(&mut self, until: usize) {
@@ -238,6 +253,11 @@ impl Playout {
     /// What was played since the last call, silence included.
     pub fn take_played(&mut self) -> Vec<i16> {
         std::mem::take(&mut self.played)
+    }
+
+    /// When the replies that were told apart began to be played.
+    pub fn replies(&self) -> &[Duration] {
+        &self.replies
     }
 
     /// The marks played past since the last call.
@@ -273,8 +293,13 @@ impl Playout {
 
 #[derive(Debug)]
 enum Entry {
-    Audio { samples: Vec<i16>, played: usize },
+    Audio {
+        samples: Vec<i16>,
+        played: usize,
+    },
     Mark(Mark),
+    /// A new reply begins.
+    Reply,
 }
 
 /// The speaker's rate in Hz: both engines' output.
@@ -385,6 +410,18 @@ mod tests {
         assert_eq!(played.iter().position(|&s| s != 0).unwrap(), 300 * 24);
         assert_eq!(played.iter().filter(|&&s| s != 0).count(), 480);
         assert!(playout.microphone_open(ms(320 + 351)));
+    }
+
+    #[test]
+    fn a_reply_behind_another_begins_where_that_one_ends() {
+        let mut playout = Playout::new(EngineKind::Grok);
+        playout.next_reply();
+        playout.push(ms(0), &vec![1000; 24_000]);
+        playout.next_reply();
+        playout.push(ms(100), &vec![2000; 24_000]);
+        playout.advance(ms(5000));
+        assert_eq!(playout.replies(), [ms(0), ms(1000)]);
+        assert_eq!(playout.speech().spans().len(), 1);
     }
 
     #[test]

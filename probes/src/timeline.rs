@@ -1,6 +1,7 @@
 //! What happened in a call, and when.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::time::Instant;
@@ -10,6 +11,8 @@ use tokio::time::Instant;
 pub struct Timeline {
     zero: Option<Instant>,
     moments: Vec<(Instant, What, String)>,
+    /// The last words of a running text.
+    last_words: Option<Instant>,
 }
 
 /// One moment, for reports and tests.
@@ -51,6 +54,8 @@ pub enum What {
     Speech,
     /// The speech is over.
     SpeechEnd,
+    /// A reply that the engine set apart begins to be played (Grok).
+    Reply,
     /// The engine says that the user speaks over its reply.
     Notice,
     /// What was not played was dropped.
@@ -85,11 +90,12 @@ impl Timeline {
         self.zero
     }
 
-    /// Notes words of a running text: joined to the ones before as long as nobody else spoke. What the user said is
-    /// placed where it was complete, what the engine says where it began.
+    /// Notes words of a running text: joined to the ones before as long as nobody else spoke and no pause was made. What
+    /// the user said is placed where it was complete, what the engine says where it began.
     pub fn words(&mut self, at: Instant, what: What, words: &str, whole: bool) {
+        let goes_on = self.last_words.replace(at).is_some_and(|last| whole || at < last + PAUSE);
         let last = self.moments.iter_mut().rev().find(|(_, what, _)| matches!(what, What::Heard | What::Said));
-        let Some((last_at, last_what, text)) = last.filter(|(_, last, _)| *last == what) else {
+        let Some((last_at, _, text)) = last.filter(|(_, last, _)| goes_on && *last == what) else {
             return self.note(at, what, words.trim_start());
         };
         if whole {
@@ -97,10 +103,14 @@ impl Timeline {
         } else {
             text.push_str(words);
         }
-        debug_assert_eq!(*last_what, what);
         if what == What::Heard {
             *last_at = at;
         }
+    }
+
+    /// Ends a running text: what comes next is another.
+    pub fn end_words(&mut self) {
+        self.last_words = None;
     }
 
     /// All moments in their order in time.
@@ -121,7 +131,7 @@ impl Timeline {
 }
 
 fn signed_ms(at: Instant, zero: Instant) -> i64 {
-    let ms = |duration: std::time::Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+    let ms = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
     if at >= zero { ms(at - zero) } else { -ms(zero - at) }
 }
 
@@ -141,6 +151,7 @@ impl What {
             Self::Said => "engine says",
             Self::Speech => "speech begins",
             Self::SpeechEnd => "speech ends",
+            Self::Reply => "reply begins",
             Self::Notice => "engine notices the user",
             Self::Flush => "playing stopped",
             Self::Tap => "tap",
@@ -160,10 +171,11 @@ impl fmt::Debug for Moment {
     }
 }
 
+/// Fragments of one utterance come closer together than this.
+const PAUSE: Duration = Duration::from_millis(1500);
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

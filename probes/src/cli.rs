@@ -1,0 +1,326 @@
+//! The probe's command line.
+
+use std::fs::File;
+use std::io::{self, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use serde::Deserialize;
+use serde_json::Map;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tracing_subscriber::EnvFilter;
+use watch_audio::engine::EngineKind;
+use watch_audio::relay::RelayUrl;
+use watch_audio::secret::Secret;
+use watch_audio_media::resample::Resampler;
+use watch_audio_media::wav;
+
+use crate::call::{self, Options, Outcome};
+use crate::dialogue::Dialect;
+use crate::host::{Engine, HostOptions, Relay, Simulated};
+use crate::playout::RATE;
+use crate::plugin::BridgeCommand;
+use crate::progress::Progress;
+use crate::recording::Recording;
+use crate::report;
+use crate::session::Manner;
+use crate::sim::script::Script;
+use crate::tools::Answers;
+use crate::verdict::{Signal, Stop, Verdict};
+
+/// Holds a call as an Apple Watch would: speaks a WAV file to a voice engine and keeps what is answered.
+///
+/// Without further options the whole call stays on this machine: an own relay, the bridge, a simulated engine.
+#[derive(Debug, Parser)]
+#[command(name = "watch-audio-probe", version)]
+struct Arguments {
+    /// The question: any WAV file.
+    question: PathBuf,
+    /// The engine to ask for.
+    #[arg(long, value_enum, default_value_t = EngineName::GptLive)]
+    engine: EngineName,
+    /// GPT-Live's language: `a` with an API key, `b` with a ChatGPT sign-in, as deployed Watches speak it.
+    #[arg(long, value_enum, default_value_t = DialectName::B)]
+    dialect: DialectName,
+    /// The relay, instead of one of our own. Needs --pairing.
+    #[arg(long, value_name = "URL", requires = "pairing")]
+    relay: Option<String>,
+    /// The plugin's pairing with a relay: JSON with `credential` and `relay_url`.
+    #[arg(long, value_name = "FILE")]
+    pairing: Option<PathBuf>,
+    /// Sign-ins for real engines, as `watch-audio bridge --config` takes them.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The bridge to start, instead of the one in this program.
+    #[arg(long, value_name = "PATH")]
+    bridge: Option<PathBuf>,
+    /// The script of the simulated engine.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "echo"])]
+    script: Option<PathBuf>,
+    /// Where the answer goes: all that the Watch plays, from the first `started` on, pauses included.
+    #[arg(long, value_name = "FILE", default_value = "answer.wav")]
+    out: PathBuf,
+    /// The longest call. It ends by itself 3 s after the answer.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
+    seconds: f64,
+    /// Print everything as one line of JSON.
+    #[arg(long)]
+    json: bool,
+    /// Have the simulated engine say back what it hears; implies --full-duplex.
+    #[arg(long, conflicts_with = "config")]
+    echo: bool,
+    /// Send the microphone also while a reply plays; deployed Watches do not.
+    #[arg(long)]
+    full_duplex: bool,
+    /// Speak the question again over the reply, so long after its first sound; implies --full-duplex.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    barge_in: Option<f64>,
+    /// Tap the reply away, so long after its first sound.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    tap: Option<f64>,
+    /// Offer the `playout` extension (Grok): the host learns exactly what was heard.
+    #[arg(long)]
+    playout: bool,
+    /// What goes to stderr, from the bridge too. No level shows a secret or what was said.
+    #[arg(long, value_enum, default_value_t = LogLevel::Warn)]
+    log_level: LogLevel,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum EngineName {
+    #[value(name = "gpt_live")]
+    GptLive,
+    #[value(name = "grok")]
+    Grok,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DialectName {
+    A,
+    B,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// Runs the probe.
+pub fn run() -> ExitCode {
+    let arguments = Arguments::parse();
+    logging(arguments.log_level);
+    let options = match options(&arguments) {
+        Ok(options) => options,
+        Err(verdict) => return conclude(&arguments, &verdict),
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return conclude(&arguments, &Verdict::Fault(error.to_string())),
+    };
+    let outcome = runtime.block_on(async {
+        let (stop, stopped) = watch::channel(None);
+        tokio::spawn(signals(stop));
+        call::run(options, stopped).await
+    });
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    let mut stdout = io::stdout();
+    // A reader that went away misses the report; the exit code still tells.
+    let _ = if arguments.json {
+        writeln!(stdout, "{}", report::json(&outcome, &arguments.out))
+    } else {
+        writeln!(stdout, "{}{}", report::text(&outcome), outcome_line(&outcome, &arguments.out))
+    };
+    ExitCode::from(outcome.verdict.code())
+}
+
+/// Says the one outcome line of a call that did not come about.
+fn conclude(arguments: &Arguments, verdict: &Verdict) -> ExitCode {
+    let line = verdict.to_string();
+    let mut stdout = io::stdout();
+    let _ = if arguments.json {
+        writeln!(stdout, "{}", serde_json::json!({"outcome": line, "exit_code": verdict.code()}))
+    } else {
+        writeln!(stdout, "outcome: {line}")
+    };
+    ExitCode::from(verdict.code())
+}
+
+fn outcome_line(outcome: &Outcome, answer: &Path) -> String {
+    let length = outcome.played.len() as f64 / f64::from(RATE);
+    let kept = match &outcome.verdict {
+        _ if outcome.speech.spans().is_empty() => String::new(),
+        Verdict::Done => format!("; the answer is in {} ({length:.1} s)", answer.display()),
+        _ => format!("; a partial answer is in {} ({length:.1} s)", answer.display()),
+    };
+    format!("outcome: {}{kept}", outcome.verdict)
+}
+
+/// Everything that can be wrong with the use is found here, before anything is connected.
+fn options(arguments: &Arguments) -> Result<Options, Verdict> {
+    let engine = match arguments.engine {
+        EngineName::GptLive => EngineKind::GptLive,
+        EngineName::Grok => EngineKind::Grok,
+    };
+    let dialect = match arguments.dialect {
+        DialectName::A => Dialect::A,
+        DialectName::B => Dialect::B,
+    };
+    let bad = |error: &dyn std::fmt::Display| Verdict::BadUse(error.to_string());
+    let question = question(&arguments.question, engine.input_rate())?;
+    let relay =
+        arguments.pairing.as_deref().map_or(Ok(Relay::Own), |path| pairing(path, arguments.relay.as_deref()))?;
+    let script = match &arguments.script {
+        _ if arguments.echo => Script::echo(),
+        Some(path) => Script::load(path).map_err(|error| bad(&error))?,
+        None => Script::default(),
+    };
+    let engine_at = if arguments.config.is_some() {
+        Engine::OfTheBridge
+    } else {
+        Engine::Simulated(Box::new(Simulated::with_script(script)))
+    };
+    let manner = Manner {
+        engine,
+        dialect,
+        question,
+        half_duplex: !arguments.full_duplex && !arguments.echo && arguments.barge_in.is_none(),
+        barge_in: arguments.barge_in.map(Duration::from_secs_f64),
+        tap: arguments.tap.map(Duration::from_secs_f64),
+        playout: arguments.playout,
+        start: Map::new(),
+        longest: Duration::from_secs_f64(arguments.seconds),
+    };
+    let recording = Recording::create(&arguments.out, &arguments.question, RATE).map_err(|error| bad(&error))?;
+    Ok(Options {
+        manner,
+        host: HostOptions {
+            answers: if arguments.pairing.is_some() { Answers::Unsupported } else { Answers::scripted(SEARCH) },
+            relay,
+            engine: engine_at,
+            dialect,
+            bridge: bridge(arguments)?,
+        },
+        recording: Some(recording),
+        progress: Progress::on_terminal(),
+    })
+}
+
+fn bridge(arguments: &Arguments) -> Result<BridgeCommand, Verdict> {
+    let program = match &arguments.bridge {
+        Some(program) => program.clone(),
+        None => std::env::current_exe()
+            .map_err(|error| Verdict::Fault(format!("cannot find this very program: {error}")))?,
+    };
+    let mut bridge_arguments = vec!["bridge".into(), "--log-level".into(), arguments.log_level.as_str().into()];
+    if let Some(config) = &arguments.config {
+        bridge_arguments.extend(["--config".into(), config.into()]);
+    }
+    Ok(BridgeCommand { program, arguments: bridge_arguments, slots: None, stun: vec![] })
+}
+
+/// Reads the question and brings it to the engine's rate.
+fn question(path: &Path, rate: u32) -> Result<Vec<i16>, Verdict> {
+    let bad = |error: &dyn std::fmt::Display| Verdict::BadUse(format!("{}: {error}", path.display()));
+    let file = File::open(path).map_err(|error| bad(&error))?;
+    let wav = wav::read(BufReader::new(file)).map_err(|error| bad(&error))?;
+    for warning in &wav.warnings {
+        tracing::warn!("{}: {warning}", path.display());
+    }
+    if wav.samples.is_empty() {
+        return Err(bad(&"there is no sound in it"));
+    }
+    if wav.rate == rate {
+        return Ok(wav.samples);
+    }
+    let mut resampler = Resampler::new(wav.rate, rate).map_err(|error| bad(&error))?;
+    let mut samples = Vec::new();
+    resampler.push(&wav.samples, &mut samples);
+    resampler.flush(&mut samples);
+    Ok(samples)
+}
+
+/// The plugin's pairing, as far as a call needs it.
+#[derive(Deserialize)]
+struct Pairing {
+    credential: Secret,
+    #[serde(default)]
+    installation_id: String,
+    #[serde(default)]
+    gateway_id: String,
+    relay_url: Option<String>,
+}
+
+fn pairing(path: &Path, relay: Option<&str>) -> Result<Relay, Verdict> {
+    let bad = |error: &dyn std::fmt::Display| Verdict::BadUse(format!("{}: {error}", path.display()));
+    let text = std::fs::read(path).map_err(|error| bad(&error))?;
+    // The parser's own words would repeat what is in the file.
+    let pairing: Pairing = serde_json::from_slice(&text)
+        .map_err(|error| bad(&format!("not a pairing (line {}, column {})", error.line(), error.column())))?;
+    let url = relay.or(pairing.relay_url.as_deref()).ok_or_else(|| bad(&"no relay_url; give --relay"))?;
+    // The relay knows a gateway by three parts; a pairing may hold the secret one alone.
+    let whole = pairing.credential.expose().contains('.') || pairing.installation_id.is_empty();
+    let credential = if whole {
+        pairing.credential
+    } else {
+        let Pairing { installation_id, gateway_id, credential, .. } = pairing;
+        Secret::new(format!("{installation_id}.{gateway_id}.{}", credential.expose()))
+    };
+    RelayUrl::parse(url).map_err(|error| bad(&error))?;
+    Ok(Relay::At { url: url.to_owned(), credential })
+}
+
+/// The first signal ends the call in order; a second one does not wait for that.
+async fn signals(stop: watch::Sender<Stop>) {
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        // Without handlers the signals do what they always do, and the recording is valid to the last second.
+        return std::future::pending().await;
+    };
+    loop {
+        let signal = tokio::select! {
+            _ = interrupt.recv() => Signal::Interrupt,
+            _ = terminate.recv() => Signal::Terminate,
+        };
+        if stop.borrow().is_some() {
+            std::process::exit(Verdict::Interrupted(signal).code().into());
+        }
+        stop.send_replace(Some(signal));
+    }
+}
+
+fn logging(level: LogLevel) {
+    let level = level.as_str();
+    // Our own words only: a library's debug lines may show a request with its bearer.
+    let ours = ["watch_audio", "watch_audio_media", "watch_audio_probes"].map(|name| format!("{name}={level}"));
+    let filter = EnvFilter::new(ours.join(","));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).init();
+}
+
+impl LogLevel {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds")?;
+    if (0.0..=LONGEST).contains(&seconds) { Ok(seconds) } else { Err(format!("not between 0 and {LONGEST}")) }
+}
+
+/// An agent is not faster either; and the simulated engine gets to say what it says meanwhile.
+const SEARCH: Duration = Duration::from_secs(2);
+/// A grant lives half an hour (`watch-audio.md`).
+const LONGEST: f64 = 1800.0;

@@ -1,0 +1,164 @@
+//! The probe's command line: whole calls through real processes, bad use, signals.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use watch_audio_media::wav;
+
+fn probe(dir: &TempDir) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_watch-audio-probe"));
+    command.current_dir(dir.path()).env("XDG_RUNTIME_DIR", dir.path());
+    command
+}
+
+/// Half a second of a tone, as a WAV file.
+fn question(dir: &TempDir) -> PathBuf {
+    let path = dir.path().join("question.wav");
+    let samples: Vec<i16> = (0..8000_i32).map(|n| if n % 40 < 20 { 8000 } else { -8000 }).collect();
+    let mut bytes = wav::header(16_000, samples.len() as u64).to_vec();
+    bytes.extend(samples.iter().flat_map(|sample| sample.to_le_bytes()));
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// The one outcome line.
+fn outcome(output: &Output) -> String {
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    let mut lines = text.lines().filter(|line| line.starts_with("outcome: "));
+    let line = lines.next().unwrap_or_else(|| panic!("no outcome line in {text:?}"));
+    assert_eq!(lines.next(), None, "one outcome line only");
+    line["outcome: ".len()..].to_owned()
+}
+
+fn ends_with_code(output: &Output, code: i32) {
+    let logs = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{}\n{logs}", String::from_utf8_lossy(&output.stdout));
+}
+
+fn answer(path: &Path) -> wav::Wav {
+    let answer = wav::parse(&fs::read(path).unwrap()).unwrap();
+    assert_eq!(answer.rate, 24_000);
+    answer
+}
+
+#[test]
+fn bad_use_is_told_before_anything_is_connected() {
+    let dir = tempfile::tempdir().unwrap();
+    question(&dir);
+    fs::write(dir.path().join("text.wav"), "no sound at all").unwrap();
+    fs::write(dir.path().join("empty.wav"), wav::header(16_000, 0)).unwrap();
+    fs::write(dir.path().join("pairing.json"), r#"{"credential": 7}"#).unwrap();
+    let began = Instant::now();
+    for arguments in [
+        &["missing.wav"][..],
+        &["text.wav"],
+        &["empty.wav"],
+        &["question.wav", "--out", "missing/answer.wav"],
+        &["question.wav", "--out", "./question.wav"],
+        &["question.wav", "--pairing", "missing.json"],
+        &["question.wav", "--pairing", "pairing.json"],
+    ] {
+        let output = probe(&dir).args(arguments).output().unwrap();
+        ends_with_code(&output, 2);
+        outcome(&output);
+    }
+    for arguments in [&["question.wav", "--engine", "other"][..], &[], &["question.wav", "--seconds", "-1"]] {
+        ends_with_code(&probe(&dir).args(arguments).output().unwrap(), 2);
+    }
+    assert!(!dir.path().join("answer.wav").exists(), "no call, no answer");
+    assert_eq!(answer_length_of_question(&dir), 8000, "the question is untouched");
+    assert!(began.elapsed() < Duration::from_secs(20));
+}
+
+fn answer_length_of_question(dir: &TempDir) -> usize {
+    wav::parse(&fs::read(dir.path().join("question.wav")).unwrap()).unwrap().samples.len()
+}
+
+#[test]
+fn the_version_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = probe(&dir).arg("--version").output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), "watch-audio-probe 0.1.0");
+}
+
+#[test]
+fn a_relay_that_is_not_there_is_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let question = question(&dir);
+    // A port that nothing listens on: bound, then given back.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let pairing = dir.path().join("pairing.json");
+    fs::write(&pairing, format!(r#"{{"credential": "i.g.s", "relay_url": "http://127.0.0.1:{port}"}}"#)).unwrap();
+    let output = probe(&dir).arg(&question).arg("--pairing").arg(&pairing).output().unwrap();
+    ends_with_code(&output, 3);
+    assert!(outcome(&output).starts_with("the relay refused: "));
+}
+
+#[test]
+fn a_bridge_that_does_not_start_is_a_fault() {
+    let dir = tempfile::tempdir().unwrap();
+    let question = question(&dir);
+    for program in ["./no-such-program", "/bin/true"] {
+        let output = probe(&dir).arg(&question).args(["--bridge", program]).output().unwrap();
+        ends_with_code(&output, 1);
+    }
+}
+
+#[test]
+fn a_whole_call_says_what_it_took_as_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let question = question(&dir);
+    let output =
+        probe(&dir).arg(&question).args(["--engine", "grok", "--json", "--out", "reply.wav"]).output().unwrap();
+    ends_with_code(&output, 0);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((report["outcome"].as_str(), report["exit_code"].as_u64()), (Some("done"), Some(0)));
+    for figure in ["question_to_heard_ms", "question_to_speech_ms", "delegation_to_answer_ms", "answer_to_speech_ms"] {
+        let ms = report["figures"][figure].as_i64().unwrap_or_else(|| panic!("no {figure} in {report}"));
+        assert!((0..10_000).contains(&ms), "{figure}: {ms}");
+    }
+    let played = answer(&dir.path().join("reply.wav")).samples;
+    assert_eq!(report["answer_ms"].as_u64().unwrap(), played.len() as u64 / 24);
+}
+
+#[test]
+fn case_68_a_signal_leaves_a_valid_answer_and_a_kill_too() {
+    for (signal, code) in [("INT", Some(130)), ("TERM", Some(143)), ("KILL", None)] {
+        let dir = tempfile::tempdir().unwrap();
+        let question = question(&dir);
+        let child = probe(&dir)
+            .arg(&question)
+            .args(["--engine", "grok"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let path = dir.path().join("answer.wav");
+        // Three seconds into the recording, wherever the machine is in its own time.
+        let limit = Instant::now() + Duration::from_secs(30);
+        while fs::metadata(&path).map_or(0, |file| file.len()) < 44 + 3 * 48_000 {
+            assert!(Instant::now() < limit, "nothing is recorded");
+            sleep(Duration::from_millis(20));
+        }
+        assert!(Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), code, "{}", String::from_utf8_lossy(&output.stderr));
+        let on_disk = fs::read(&path).unwrap();
+        let answer = wav::parse(&on_disk).unwrap();
+        // The header is never behind by more than a second.
+        assert!(answer.warnings.is_empty() || signal == "KILL", "{:?}", answer.warnings);
+        let seconds = answer.samples.len() as f64 / 24_000.0;
+        assert!((2.0..8.0).contains(&seconds), "{signal}: {seconds} s");
+        if code.is_some() {
+            let words = if signal == "INT" { "interrupted" } else { "terminated" };
+            assert!(outcome(&output).starts_with(words), "{}", outcome(&output));
+        }
+    }
+}
