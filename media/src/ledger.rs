@@ -19,6 +19,8 @@ pub struct ItemKey(u64);
 pub struct Ledger {
     rate: u32,
     playout: bool,
+    /// Audio comes out in multiples of so many bytes.
+    grain: usize,
     items: VecDeque<Item>,
     next_key: u64,
     /// Replies whose audio is refused.
@@ -37,7 +39,7 @@ pub struct Received {
     pub item: ItemKey,
     /// Where in the item it ends, in samples.
     pub end: u64,
-    /// Whole samples: half a sample waits for the item's next bytes (case 7).
+    /// Whole grains; the last of an item is filled up with silence, which `end` does not count.
     pub pcm: Vec<u8>,
 }
 
@@ -78,7 +80,8 @@ struct Item {
     /// No more audio will come.
     done: bool,
     fate: Fate,
-    half: Option<u8>,
+    /// What is no whole grain yet.
+    rest: Vec<u8>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +99,7 @@ impl Ledger {
         Self {
             rate,
             playout,
+            grain: SAMPLE,
             items: VecDeque::new(),
             next_key: 0,
             refused: VecDeque::new(),
@@ -103,6 +107,13 @@ impl Ledger {
             received: 0,
             heard_before: 0,
         }
+    }
+
+    /// Lets audio out in whole grains of so many samples, as a codec wants it: what is left over waits for the item's next
+    /// bytes, at its end for [`Ledger::tail`]. Without this a grain is one sample (case 7).
+    #[must_use]
+    pub fn in_grains(self, samples: usize) -> Self {
+        Self { grain: samples.max(1) * SAMPLE, ..self }
     }
 
     /// The engine has begun a reply: those before it get no more audio, whether or not their end was announced.
@@ -129,7 +140,7 @@ impl Ledger {
         self.items.iter_mut().filter(|known| known.id == item).for_each(Item::finish);
     }
 
-    /// Takes an item's next bytes, PCM16LE in any cut; `None` if nobody wants to hear them any more. Audio without a
+    /// Takes an item's next bytes, PCM16LE in any cut, and lets whole grains out; `None` if nobody wants to hear them any more. Audio without a
     /// reply's name belongs to the one the engine is at; the first audio implies its reply (case 43).
     pub fn receive(&mut self, reply: &str, item: &str, content_index: u64, mut pcm: Vec<u8>) -> Option<Received> {
         let reply = self.name(reply);
@@ -147,21 +158,33 @@ impl Ledger {
         let at = known.unwrap_or_else(|| self.add(item, reply));
         let item = &mut self.items[at];
         item.content_index = content_index;
-        if let Some(half) = item.half.take() {
-            pcm.insert(0, half);
+        if !item.rest.is_empty() {
+            pcm.splice(..0, item.rest.drain(..));
         }
-        if pcm.len() % 2 == 1 {
-            item.half = pcm.pop();
-        }
-        let samples = pcm.len() as u64 / 2;
+        item.rest.extend(pcm.drain(pcm.len() - pcm.len() % self.grain..));
+        let samples = (pcm.len() / SAMPLE) as u64;
         item.received += samples;
         self.received += samples;
         Some(Received { item: item.key, end: item.received, pcm })
     }
 
+    /// The last, incomplete grain of an item that is done, filled up with silence. To be asked for until there is none,
+    /// after each call that may have ended an item and before anything that comes behind its audio.
+    pub fn tail(&mut self) -> Option<Received> {
+        let item =
+            self.items.iter_mut().find(|item| item.done && item.fate == Fate::Live && item.rest.len() >= SAMPLE)?;
+        let mut pcm = std::mem::take(&mut item.rest);
+        let samples = pcm.len() / SAMPLE;
+        pcm.truncate(samples * SAMPLE);
+        pcm.resize(self.grain, 0);
+        item.received += samples as u64;
+        self.received += samples as u64;
+        Some(Received { item: item.key, end: item.received, pcm })
+    }
+
     /// Some of an item's bytes were unreadable, nobody knows how many: half a sample kept from before fits nothing now.
     pub fn lost_bytes(&mut self, item: &str) {
-        self.items.iter_mut().filter(|known| known.id == item).for_each(|known| known.half = None);
+        self.items.iter_mut().filter(|known| known.id == item).for_each(Item::drop_half);
     }
 
     /// A piece of an item went out, ending at `end`; a listener without a pause has played it at `plays_until`.
@@ -197,6 +220,7 @@ impl Ledger {
         for item in self.items.iter_mut().filter(|item| item.fate == Fate::Live) {
             if reply.is_none_or(|reply| reply == item.reply) && (!item.done || item.sent < item.received) {
                 item.received = item.sent;
+                item.rest.clear();
                 item.finish();
                 keys.push(item.key);
                 replies.push(item.reply.clone());
@@ -218,7 +242,7 @@ impl Ledger {
             _ => false,
         };
         for item in self.items.iter_mut().filter(|item| !item.over(now, self.playout)) {
-            item.half = None;
+            item.rest.clear();
             item.fate = Fate::Cut(item.reckoned(now, self.rate));
             replies.push(item.reply.clone());
         }
@@ -311,7 +335,7 @@ impl Ledger {
             played: 0,
             done: false,
             fate: Fate::Live,
-            half: None,
+            rest: Vec::new(),
         });
         self.items.len() - 1
     }
@@ -336,7 +360,12 @@ impl Item {
     /// All of its audio is here. An item cut before that stays unfinished: there was more to it than anybody heard.
     fn finish(&mut self) {
         self.done |= self.fate == Fate::Live;
-        self.half = None;
+        self.drop_half();
+    }
+
+    /// Half a sample that nothing will complete.
+    fn drop_half(&mut self) {
+        self.rest.truncate(self.rest.len() / SAMPLE * SAMPLE);
     }
 
     fn is_cut(&self) -> bool {
@@ -360,6 +389,9 @@ impl Item {
         self.done && self.sent >= self.received && heard_out
     }
 }
+
+/// Bytes of a sample.
+const SAMPLE: usize = 2;
 
 /// What a deployed Watch buffers before it begins to play: 150 to 200 ms of speech.
 pub const LISTENER_BUFFER: Duration = Duration::from_millis(200);
@@ -415,6 +447,36 @@ mod tests {
         assert_eq!(ledger.receive("r", "b", 0, vec![8]).unwrap().pcm, [0_u8; 0]);
         ledger.lost_bytes("b");
         assert_eq!(ledger.receive("r", "b", 0, vec![6, 7]).unwrap().pcm, [6, 7]);
+        assert_eq!(ledger.tail(), None, "half a sample is no tail");
+    }
+
+    #[test]
+    fn in_grains_what_is_left_over_waits_and_an_items_end_is_filled_up() {
+        let ramp: Vec<u8> = (0..1_000_i16).flat_map(i16::to_le_bytes).collect();
+        let mut ledger = Ledger::new(RATE, false).in_grains(480);
+        let first = ledger.receive("r", "a", 0, ramp[..961].to_vec()).unwrap();
+        let item = first.item;
+        assert_eq!((first.end, first.pcm.len()), (480, 960));
+        let second = ledger.receive("r", "a", 0, ramp[961..1_919].to_vec()).unwrap();
+        assert_eq!((second.end, second.pcm.len()), (480, 0));
+        let third = ledger.receive("r", "a", 0, ramp[1_919..].to_vec()).unwrap();
+        assert_eq!((third.end, ledger.received_in_all()), (960, 960));
+        assert_eq!(ledger.tail(), None, "more of it may come");
+        ledger.sent(item, 960, ms(40));
+        ledger.item_done("a");
+        assert!(ledger.speaking(ms(500)), "the tail is still to be heard");
+        let tail = ledger.tail().unwrap();
+        assert_eq!((tail.item, tail.end, ledger.received_in_all()), (item, 1_000, 1_000));
+        assert_eq!([first.pcm, third.pcm, tail.pcm].concat(), [&ramp[..], &[0; 880]].concat());
+        assert_eq!(ledger.tail(), None);
+
+        // Nobody hears the tail of what was interrupted or cancelled.
+        ledger.receive("r", "b", 0, vec![1; 2_000]).unwrap();
+        ledger.interrupt(ms(600));
+        ledger.reply_done("r");
+        ledger.receive("s", "c", 0, vec![1; 2_000]).unwrap();
+        ledger.cancel(None);
+        assert_eq!(ledger.tail(), None);
     }
 
     #[test]

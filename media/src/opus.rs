@@ -2,9 +2,11 @@
 
 #[cfg(feature = "opus")]
 mod codec;
+mod messages;
 
 #[cfg(feature = "opus")]
 pub use codec::{Decoder, Encoder, EncoderSettings};
+pub use messages::{Messages, MessagesStats};
 
 /// How long `packet` plays, in samples at `rate` Hz, read from its TOC byte and frame count (RFC 6716 section 3.1 and
 /// 3.2). `None` when it is empty, lacks its count or is longer than the 120 ms that Opus allows.

@@ -17,6 +17,7 @@ use crate::ledger::ItemKey;
 #[derive(Debug)]
 pub struct Pacer<E> {
     rate: u32,
+    piece: Duration,
     queue: VecDeque<Entry<E>>,
     audio_bytes: usize,
     event_bytes: usize,
@@ -27,7 +28,7 @@ pub struct Pacer<E> {
 /// What the pacer gives out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Paced<E> {
-    /// Up to 100 ms of one item.
+    /// Up to a piece of one item.
     Audio(Piece),
     /// An event whose turn it is.
     Event(E),
@@ -40,7 +41,7 @@ pub struct Piece {
     pub item: ItemKey,
     /// Where in the item's audio it ends, in samples.
     pub end: u64,
-    /// PCM16LE mono, whole samples, at most 100 ms.
+    /// PCM16LE mono, whole samples, at most a piece.
     pub pcm: Vec<u8>,
     /// When a listener who plays without a pause has played it.
     pub plays_until: Duration,
@@ -66,16 +67,23 @@ enum Entry<E> {
 }
 
 impl<E: AsRef<[u8]>> Pacer<E> {
-    /// An empty pacer for audio at `rate` Hz.
+    /// An empty pacer for audio at `rate` Hz, in pieces of [`PIECE`].
     pub fn new(rate: u32) -> Self {
         Self {
             rate,
+            piece: PIECE,
             queue: VecDeque::new(),
             audio_bytes: 0,
             event_bytes: 0,
             plays_until: Duration::ZERO,
             stats: PacerStats::default(),
         }
+    }
+
+    /// Gives pieces of another length. Audio that comes in whole parts of a piece leaves in whole parts, too.
+    #[must_use]
+    pub fn in_pieces(self, piece: Duration) -> Self {
+        Self { piece, ..self }
     }
 
     /// Takes audio of an item: PCM16LE, whole samples, any length. `end` is where in the item's audio it ends, in samples.
@@ -114,7 +122,7 @@ impl<E: AsRef<[u8]>> Pacer<E> {
             Entry::Audio { item, .. } => *item,
         };
         // What can go as one piece: this item's audio up to the next event or item.
-        let whole = self.bytes(PIECE);
+        let whole = self.bytes(self.piece);
         let mut run = 0;
         let mut followed = false;
         for entry in &self.queue {
@@ -185,7 +193,7 @@ impl<E: AsRef<[u8]>> Pacer<E> {
     }
 
     fn take_piece(&mut self, now: Duration) -> Option<Piece> {
-        let whole = self.bytes(PIECE);
+        let whole = self.bytes(self.piece);
         let mut piece: Option<Piece> = None;
         while let Some(Entry::Audio { item, end, pcm, taken }) = self.queue.front_mut() {
             let piece = piece.get_or_insert_with(|| Piece {

@@ -59,6 +59,34 @@ impl EngineKind {
     }
 }
 
+/// How sound is written in the messages to and from the Watch (`watch-audio.md`, Extensions, `codecs`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Codec {
+    /// PCM16LE, mono, at the rates of `started`: version 1, and what `started` is silent about.
+    #[default]
+    Pcm16,
+    /// One Opus packet per message.
+    Opus,
+}
+
+impl Codec {
+    /// Reads the name on the wire.
+    fn parse(name: &str) -> Option<Self> {
+        match name {
+            "pcm16" => Some(Self::Pcm16),
+            "opus" => Some(Self::Opus),
+            _ => None,
+        }
+    }
+
+    /// Confirms the choice in `started`.
+    fn confirm(self, started: &mut Map<String, Value>) {
+        if self == Self::Opus {
+            started.insert("codec".into(), "opus".into());
+        }
+    }
+}
+
 /// The Watch's `start` control message, its values untouched: an absent field stays absent.
 #[derive(Clone)]
 pub struct Start {
@@ -72,6 +100,12 @@ impl Start {
     /// A text field, when it is there and is text.
     pub fn text(&self, field: &str) -> Option<&str> {
         self.fields.get(field).and_then(Value::as_str)
+    }
+
+    /// The first codec on the Watch's list that is known here.
+    pub fn codec(&self) -> Codec {
+        let offered = self.fields.get("codecs").and_then(Value::as_array);
+        offered.into_iter().flatten().filter_map(Value::as_str).find_map(Codec::parse).unwrap_or_default()
     }
 
     /// Whether a field is `true`.
@@ -296,5 +330,35 @@ impl Session {
             #[cfg(test)]
             Self::Scripted(session) => session.close().await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_watchs_first_codec_that_is_known_is_taken_and_only_opus_is_confirmed() {
+        for (codecs, codec) in [
+            (json!(["opus", "pcm16"]), Codec::Opus),
+            (json!(["opus"]), Codec::Opus),
+            (json!(["lyra", 7, "opus"]), Codec::Opus),
+            (json!(["pcm16", "opus"]), Codec::Pcm16),
+            (json!(["lyra"]), Codec::Pcm16),
+            (json!("opus"), Codec::Pcm16),
+            (json!({"opus": true}), Codec::Pcm16),
+            (json!(null), Codec::Pcm16),
+        ] {
+            let fields = Map::from_iter([("codecs".to_owned(), codecs.clone())]);
+            assert_eq!(Start { engine: EngineKind::Grok, fields }.codec(), codec, "{codecs}");
+        }
+        assert_eq!(Start { engine: EngineKind::Grok, fields: Map::new() }.codec(), Codec::Pcm16);
+        let mut started = Map::new();
+        Codec::Pcm16.confirm(&mut started);
+        assert!(started.is_empty(), "as in version 1");
+        Codec::Opus.confirm(&mut started);
+        assert_eq!(Value::Object(started), json!({"codec": "opus"}));
     }
 }

@@ -91,6 +91,11 @@ impl EncoderSettings {
             dtx: false,
         }
     }
+
+    /// Speech over a link that loses nothing: no FEC.
+    pub fn reliable() -> Self {
+        Self { bitrate: RELIABLE_BITRATE, fec: false, expected_loss_percent: 0, ..Self::voice() }
+    }
 }
 
 /// libopus as an encoder of mono speech.
@@ -147,6 +152,8 @@ fn not_opus() -> CodecError {
 /// Of human speech, FEC brought lost frames back at 10.3 dB against the stream without loss; at 24 kb/s at 7.3, and
 /// concealment at 0.7.
 const VOICE_BITRATE: u32 = 32_000;
+/// With packets of 60 ms, sealed and counted as the relay counts them, speech without any pause stays below 5 KB/s.
+const RELIABLE_BITRATE: u32 = 28_000;
 /// Encoding took 195 µs a frame, at 10 it took 315 for 1 dB better FEC; below 3 FEC gets worse.
 const VOICE_COMPLEXITY: u8 = 5;
 /// Enough for libopus to put FEC into every packet of speech.

@@ -15,9 +15,10 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use tracing::{debug, warn};
-use watch_audio_media::ledger::{ItemKey, Ledger, Stopped};
+use watch_audio_media::ledger::{ItemKey, Ledger, Received, Stopped};
 use watch_audio_media::pacer::{Paced, Pacer, Piece};
 
+use super::coding::Coding;
 use super::outbox::{Outbox, Stuck};
 use crate::engine::{EngineKind, ToWatch};
 use crate::seal::MAX_PLAIN;
@@ -25,6 +26,7 @@ use crate::seal::MAX_PLAIN;
 /// The state of one session. Its time begins when the socket is open.
 pub(super) struct Core {
     playout: bool,
+    coding: Coding,
     /// The host truncates: the Watch does not, and the engine knows the event.
     truncates: bool,
     pacer: Pacer<Bytes>,
@@ -81,14 +83,15 @@ struct Stats {
 }
 
 impl Core {
-    /// A session just opened. `playout`: the Watch reports what it plays.
-    pub(super) fn new(playout: bool) -> Self {
+    /// A session just opened. `playout`: the Watch reports what it plays; `coding`: how it takes and gives its sound.
+    pub(super) fn new(playout: bool, coding: Coding) -> Self {
         let rate = EngineKind::Grok.output_rate();
         Self {
             playout,
             truncates: true,
-            pacer: Pacer::new(rate),
-            ledger: Ledger::new(rate, playout),
+            pacer: Pacer::new(rate).in_pieces(coding.piece()),
+            ledger: Ledger::new(rate, playout).in_grains(coding.grain()),
+            coding,
             outbox: Outbox::new(CONFIGURE_WAIT),
             epoch: 0,
             flush: None,
@@ -132,6 +135,9 @@ impl Core {
             }
             _ => {}
         }
+        while let Some(Received { item, end, pcm }) = self.ledger.tail() {
+            self.pacer.push_audio(item, end, pcm);
+        }
         self.pacer.push_event(if text.len() > MAX_PLAIN { cut_short(&event) } else { text });
     }
 
@@ -149,8 +155,8 @@ impl Core {
     }
 
     /// Audio from the Watch.
-    pub(super) fn watch_audio(&mut self, now: Duration, pcm: &[u8]) {
-        self.outbox.audio(now, pcm);
+    pub(super) fn watch_audio(&mut self, now: Duration, message: &[u8]) {
+        self.outbox.audio(now, self.coding.from_watch(message));
     }
 
     /// An event from the Watch: goes to the engine as it is.
@@ -208,7 +214,7 @@ impl Core {
             Paced::Audio(Piece { item, end, pcm, plays_until }) => {
                 self.ledger.sent(item, end, plays_until);
                 self.mark = self.mark_at(item, end);
-                Some(ToWatch::Audio(pcm.into()))
+                Some(ToWatch::Audio(self.coding.to_watch(pcm)))
             }
         }
     }
@@ -267,11 +273,12 @@ impl Core {
 
     /// Figures since the beginning. Durations are of audio, in milliseconds: `received` from the engine, `sent` to the
     /// Watch, `heard` by the user as far as is known; `dropped` unsent by an interruption or the end, `overflowed` past ten
-    /// minutes, `late` for a reply that was over; `microphone` from the Watch, and of it `microphone_lost`. The rest are counts.
+    /// minutes, `late` for a reply that was over; `microphone` from the Watch, and of it `microphone_lost`. The rest are counts; `packets_concealed` are
+    /// the Watch's Opus packets that were lost.
     pub(super) fn stats(&self, now: Duration) -> Map<String, Value> {
         let rate = u64::from(EngineKind::Grok.output_rate());
         let ms = |samples: u64| json!(samples * 1000 / rate);
-        let (pacer, outbox) = (self.pacer.stats(), self.outbox.stats());
+        let (pacer, outbox, packets) = (self.pacer.stats(), self.outbox.stats(), self.coding.stats());
         [
             ("received_ms", ms(self.ledger.received_in_all())),
             ("sent_ms", ms(pacer.sent)),
@@ -281,6 +288,8 @@ impl Core {
             ("late_ms", ms(self.stats.late)),
             ("microphone_ms", ms(outbox.taken)),
             ("microphone_lost_ms", ms(outbox.lost)),
+            ("packets_concealed", json!(packets.concealed)),
+            ("packets_undecodable", json!(packets.undecodable)),
             ("barge_ins", json!(self.stats.barge_ins)),
             ("truncations", json!(self.stats.truncations)),
             ("events_lost", json!(pacer.events_lost)),

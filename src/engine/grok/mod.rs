@@ -3,6 +3,7 @@
 //! `core` decides everything and does no IO; `outbox` holds what goes to the engine; `socket` moves bytes. This file puts
 //! them together as the [`Session`] that the bridge drives.
 
+mod coding;
 mod core;
 mod outbox;
 mod socket;
@@ -13,9 +14,10 @@ use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::tungstenite::Message;
 
+use self::coding::Coding;
 use self::core::{Core, ToEngine};
 use self::socket::{FromEngine, Socket};
-use super::{EngineConfig, ErrorCode, Start, StartError, Started, ToWatch};
+use super::{Codec, EngineConfig, ErrorCode, Start, StartError, Started, ToWatch};
 use crate::sign_in::{GrokAccess, SignIn};
 
 /// A session with Grok. Its two socket tasks end with it.
@@ -36,7 +38,7 @@ impl Session {
     pub async fn start(start: &Start, sign_in: &SignIn, _: &EngineConfig) -> Result<(Self, Started), StartError> {
         let opening = async {
             let access = sign_in.grok(start).await?;
-            Self::open(&access, start.flag("playout")).await
+            Self::open(&access, start.flag("playout"), start.codec()).await
         };
         timeout(START_LIMIT, opening)
             .await
@@ -44,7 +46,10 @@ impl Session {
     }
 
     /// Opens the socket with what the sign-in gave.
-    async fn open(access: &GrokAccess, playout: bool) -> Result<(Self, Started), StartError> {
+    async fn open(access: &GrokAccess, playout: bool, codec: Codec) -> Result<(Self, Started), StartError> {
+        let coding = Coding::new(codec).map_err(|error| {
+            StartError::new(ErrorCode::Failed, format!("The host's codec cannot be used: {error}."))
+        })?;
         let socket = Socket::open(access).await?;
         let mut fields = Map::new();
         fields.insert("voice".into(), json!(access.voice));
@@ -52,7 +57,8 @@ impl Session {
         if playout {
             fields.insert("playout".into(), json!(true));
         }
-        let session = Self { core: Core::new(playout), socket, origin: Instant::now(), announced: false };
+        codec.confirm(&mut fields);
+        let session = Self { core: Core::new(playout, coding), socket, origin: Instant::now(), announced: false };
         Ok((session, Started { fields }))
     }
 
@@ -95,7 +101,7 @@ impl Session {
         }
     }
 
-    /// Audio from the Watch: PCM16LE mono at 24 kHz.
+    /// Audio from the Watch: PCM16LE mono at 24 kHz, or an Opus packet.
     pub fn watch_audio(&mut self, now: Instant, payload: &[u8]) {
         self.core.watch_audio(self.since_origin(now), payload);
         self.pump();
@@ -233,7 +239,7 @@ mod tests {
     }
 
     async fn failure(access: &GrokAccess) -> StartError {
-        timeout(PATIENCE, Session::open(access, false)).await.unwrap().err().unwrap()
+        timeout(PATIENCE, Session::open(access, false, Codec::Pcm16)).await.unwrap().err().unwrap()
     }
 
     #[tokio::test]
@@ -257,7 +263,7 @@ mod tests {
             while let Some(Ok(_)) = socket.next().await {}
             received
         });
-        let (mut session, started) = Session::open(&access, true).await.unwrap();
+        let (mut session, started) = Session::open(&access, true, Codec::Pcm16).await.unwrap();
         assert_eq!(Value::Object(started.fields), json!({"voice": "eve", "model": "grok voice", "playout": true}));
         session.watch_audio(Instant::now(), &[7; 4_801]);
         session.watch_event(Instant::now(), br#"{"type": "session.update"}"#);
@@ -331,7 +337,7 @@ mod tests {
                     while let Some(Ok(_)) = socket.next().await {}
                 }
             });
-            let (mut session, _) = Session::open(&access, false).await.unwrap();
+            let (mut session, _) = Session::open(&access, false, Codec::Pcm16).await.unwrap();
             assert!(next(&mut session).await.is_none());
             let reason = session.ended().unwrap();
             assert_eq!(reason.contains("too large"), huge, "{reason}");
@@ -350,7 +356,7 @@ mod tests {
             socket.send(Message::text(r#"{"type":"x"}"#)).await.unwrap();
             while let Some(Ok(_)) = socket.next().await {}
         });
-        let (mut session, _) = Session::open(&access, false).await.unwrap();
+        let (mut session, _) = Session::open(&access, false, Codec::Pcm16).await.unwrap();
         session.drive().await;
         // The link has no room: whoever drives on meanwhile must not be woken again and again.
         let mut woken = 0;
@@ -374,7 +380,7 @@ mod tests {
             let mut rest = Vec::new();
             let _ = timeout(PATIENCE, tcp.read_to_end(&mut rest)).await.expect("closed");
         });
-        let (session, _) = Session::open(&access, false).await.unwrap();
+        let (session, _) = Session::open(&access, false, Codec::Pcm16).await.unwrap();
         let from = Instant::now();
         session.close().await;
         assert!(from.elapsed() < CLOSE_LIMIT + Duration::from_secs(2));

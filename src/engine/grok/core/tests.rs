@@ -7,7 +7,10 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use super::{Core, ToEngine};
-use crate::engine::ToWatch;
+use crate::engine::grok::coding::Coding;
+use crate::engine::{Codec, ToWatch};
+
+mod opus;
 
 /// A core, the engine's texts it was sent, and a Watch that takes everything as soon as it is due.
 struct Bench {
@@ -19,7 +22,16 @@ struct Bench {
 
 impl Bench {
     fn new(playout: bool) -> Self {
-        Self { core: Core::new(playout), now: Duration::ZERO, sent: Vec::new(), got: Vec::new() }
+        Self::with(playout, Codec::Pcm16)
+    }
+
+    fn with(playout: bool, codec: Codec) -> Self {
+        Self {
+            core: Core::new(playout, Coding::new(codec).unwrap()),
+            now: Duration::ZERO,
+            sent: Vec::new(),
+            got: Vec::new(),
+        }
     }
 
     /// Lets time pass, stopping at each deadline.
@@ -602,7 +614,7 @@ fn the_engines_last_events_come_out_and_its_reason_is_told() {
 
 #[test]
 fn a_silent_engine_is_asked_and_then_given_up() {
-    let mut core = Core::new(false);
+    let mut core = Core::new(false, Coding::Pcm16);
     let mut pings = 0;
     while core.ended().is_none() {
         let now = core.deadline().unwrap();
@@ -615,7 +627,7 @@ fn a_silent_engine_is_asked_and_then_given_up() {
 
 #[test]
 fn an_engine_that_never_reads_is_given_up_before_events_are_lost() {
-    let mut core = Core::new(false);
+    let mut core = Core::new(false, Coding::Pcm16);
     let event = json!({"type": "conversation.item.create", "x": "x".repeat(60_000)}).to_string();
     for _ in 0..18 {
         core.watch_event(event.as_bytes());
@@ -625,6 +637,6 @@ fn an_engine_that_never_reads_is_given_up_before_events_are_lost() {
 
 #[test]
 fn stats_are_numbers_only() {
-    let stats: Map<String, Value> = Core::new(true).stats(Duration::ZERO);
+    let stats: Map<String, Value> = Core::new(true, Coding::Pcm16).stats(Duration::ZERO);
     assert!(stats.values().all(|value| value == &json!(0)));
 }
