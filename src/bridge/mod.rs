@@ -190,6 +190,10 @@ impl Bridge {
 
     fn handle(&mut self, input: Input) -> Option<Ending> {
         match input {
+            // Both clocks run out at about the same time; whoever is first, that is an orderly end.
+            Input::Link(LinkEvent::Over(_)) if self.expires <= Instant::now() + EXPIRY_SLACK => {
+                return Ending::over(EXPIRED);
+            }
             Input::Link(LinkEvent::Over(reason)) => return Some(Ending { exit: Exit::Refused, reason }),
             Input::Link(event) => self.on_link(event),
             Input::Parent(Some(Ok(said))) => return self.on_parent(said),
@@ -205,7 +209,7 @@ impl Bridge {
             Input::Closed => self.on_closed(),
             Input::Moved(Moved::Driven) | Input::Room => {}
             Input::Tick => self.on_tick(),
-            Input::Expired => return Ending::over("The call's time is over."),
+            Input::Expired => return Ending::over(EXPIRED),
         }
         if self.parent_lost { Ending::over(STOPPED) } else { None }
     }
@@ -611,6 +615,12 @@ impl Clocks {
 
 /// What the Watch and the parent are told when the parent ends the call or goes.
 const STOPPED: &str = "The host ended the call.";
+
+/// And when the grant's time is up.
+const EXPIRED: &str = "The call's time is over.";
+
+/// How much earlier than ours the relay's clock may run out: it counts whole seconds, and we were told later.
+const EXPIRY_SLACK: Duration = Duration::from_secs(5);
 
 /// First bytes of what is not sealed (`watch-audio.md`, Messages).
 const NOTICE: u8 = 0;

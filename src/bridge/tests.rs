@@ -529,6 +529,14 @@ async fn a_refusal_of_the_grant_is_the_end() {
     assert_eq!(host.exit().await, Exit::Refused);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_relay_whose_clock_runs_out_first_ends_it_in_order() {
+    let host = Host::with([], |setup| setup.expires = Instant::now() + Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_secs(57)).await;
+    host.relay.send(LinkEvent::Over("The relay closed the grant (4010).".into())).await.unwrap();
+    assert_eq!(host.exit().await, Exit::Over);
+}
+
 /// Ends a call whose session will not stop, and looks at the limits.
 async fn ends(host: &mut Host, watch: &mut Watch, engine: &mut Handle, since: Instant, reason: &str) {
     watch.hears_ended(host, reason).await;
