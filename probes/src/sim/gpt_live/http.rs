@@ -17,17 +17,12 @@ use watch_audio::secret::Secret;
 
 use super::check::{self, Complaint, Request};
 use super::peer::Peer;
-use super::{Dialect, Note, Options, Sessions};
+use super::{Dialect, Network, Note, Options, Sessions};
 
 /// Serves until told to stop; then every session ends.
-pub(super) async fn listen(
-    listener: TcpListener,
-    options: Arc<Options>,
-    sessions: Sessions,
-    mut stop: watch::Receiver<bool>,
-) {
+pub(super) async fn listen(listener: TcpListener, mut shared: Shared, mut stop: watch::Receiver<bool>) {
     let (peers, mut created) = mpsc::channel(16);
-    let shared = Shared { options, sessions, peers };
+    shared.peers = Some(peers);
     let router = Router::new()
         .route("/v1/live/sessions", post(dialect_a))
         .route("/backend-api/codex/realtime/calls", post(dialect_b))
@@ -37,7 +32,9 @@ pub(super) async fn listen(
     let mut running = JoinSet::new();
     loop {
         tokio::select! {
-            Some(peer) = created.recv() => { running.spawn(Peer::run(peer, stop.clone())); }
+            Some(peer) = created.recv() => {
+                running.spawn(Peer::run(peer, stop.clone()));
+            }
             _ = running.join_next(), if !running.is_empty() => {}
             _ = stop.changed() => break,
         }
@@ -47,11 +44,19 @@ pub(super) async fn listen(
     let _ = tokio::time::timeout(LAST_WORDS, async { while running.join_next().await.is_some() {} }).await;
 }
 
+/// What every request is answered from.
 #[derive(Clone)]
-struct Shared {
+pub(super) struct Shared {
     options: Arc<Options>,
     sessions: Sessions,
-    peers: mpsc::Sender<Box<Peer>>,
+    network: watch::Receiver<Network>,
+    peers: Option<mpsc::Sender<Box<Peer>>>,
+}
+
+impl Shared {
+    pub(super) fn new(options: Options, sessions: Sessions, network: watch::Receiver<Network>) -> Self {
+        Self { options: Arc::new(options), sessions, network, peers: None }
+    }
 }
 
 async fn dialect_a(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> Response {
@@ -86,7 +91,8 @@ async fn create(
         }
         let request = checked?;
         note.with(|session| session.request = request.session.clone());
-        Peer::answer(Arc::clone(&shared.options), note.clone(), dialect, &request).await
+        let network = shared.options.network.is_some().then(|| shared.network.clone());
+        Peer::answer(Arc::clone(&shared.options), note.clone(), dialect, &request, network).await
     };
     let answer = answer.await;
     tokio::time::sleep_until(due.into()).await;
@@ -95,7 +101,9 @@ async fn create(
             note.with(|session| session.status = 201);
             let response = created(&shared.options, dialect, &note, sdp);
             // Only a simulator that is being shut down takes no more peers.
-            let _ = shared.peers.send(peer).await;
+            if let Some(peers) = &shared.peers {
+                let _ = peers.send(peer).await;
+            }
             response
         }
         Err(complaint) => {

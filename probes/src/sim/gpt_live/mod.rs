@@ -27,11 +27,12 @@ use tokio::task::JoinHandle;
 use watch_audio::secret::Secret;
 
 use super::record::{Event, Heard};
-use super::script::Script;
+use super::script::{RATE, Script};
+use crate::net::Impairment;
 
 /// How the simulator behaves. The defaults are a service in good health.
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// The port of the HTTP side on loopback; 0 takes a free one.
     pub port: u16,
@@ -48,11 +49,25 @@ pub struct Options {
     pub faults: Faults,
     /// Keep all received audio ([`Session::audio`]).
     pub keep_audio: bool,
+    /// The network in front of the UDP candidate; [`Simulator::impair`] changes it while calls run.
+    pub network: Option<Network>,
 }
 
-/// How long things take, in ms. All but `answer` run on the timeline, which is received audio.
+/// A bad network between the caller and the service.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Network {
+    /// Toward the service.
+    pub up: Impairment,
+    /// From the service.
+    pub down: Impairment,
+    /// Decides what chance does.
+    pub seed: u64,
+}
+
+/// How long things take, in ms: on the timeline, which is received audio, where nothing else is said.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Timing {
     /// From the HTTP request to its answer (wall clock).
     pub answer_ms: u64,
@@ -74,6 +89,9 @@ pub struct Timing {
     pub usage_ms: u64,
     /// A session without any received audio for so long is closed as expired (wall clock).
     pub expire_ms: u64,
+    /// Without consent for so long nothing more is sent (wall clock). RFC 7675 says 30 s; the vendor is reported to be
+    /// quicker.
+    pub consent_ms: u64,
 }
 
 impl Default for Timing {
@@ -89,13 +107,14 @@ impl Default for Timing {
             barge_in_ms: 300,
             usage_ms: 15_000,
             expire_ms: 31_000,
+            consent_ms: 15_000,
         }
     }
 }
 
 /// The variants of the second dialect (`engines.md` section 2).
 #[derive(Debug, Clone, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct DialectB {
     /// The `Location` of the answer; `{id}` stands for the call's id, an empty text for none.
     pub location: String,
@@ -115,7 +134,7 @@ impl Default for DialectB {
 
 /// What goes wrong.
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Faults {
     /// The creation is answered with this status.
     pub http_status: Option<u16>,
@@ -158,7 +177,7 @@ pub enum Path {
 
 /// What becomes of the sent RTP packets. They are counted from 1.
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct RtpFaults {
     /// The length of a packet: 10, 20, 40 or 60; 0 means 20.
     pub packet_ms: u32,
@@ -268,6 +287,8 @@ pub struct Session {
     pub spoken: Vec<Spoken>,
     /// RTP packets made, of which faults may have taken some.
     pub packets: u64,
+    /// The SSRCs they went out under, in order.
+    pub ssrcs: Vec<u32>,
 }
 
 impl fmt::Debug for Session {
@@ -339,6 +360,13 @@ pub struct Spoken {
     pub cut: bool,
 }
 
+impl Spoken {
+    /// When a sample of it was sent, give or take the packet it was in.
+    pub fn sent(&self, sample: u64) -> Instant {
+        self.from + Duration::from_micros(sample * 1_000_000 / u64::from(RATE))
+    }
+}
+
 impl fmt::Debug for Spoken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut f = f.debug_struct("Spoken");
@@ -367,6 +395,7 @@ pub enum Occasion {
 pub struct Simulator {
     address: SocketAddr,
     sessions: Sessions,
+    network: watch::Sender<Network>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
@@ -380,14 +409,21 @@ impl Simulator {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port)).await?;
         let address = listener.local_addr()?;
         let sessions = Sessions::default();
+        let (network, weather) = watch::channel(options.network.unwrap_or_default());
         let (stop, stopped) = watch::channel(false);
-        let task = tokio::spawn(http::listen(listener, Arc::new(options), sessions.clone(), stopped));
-        Ok(Self { address, sessions, stop, task })
+        let shared = http::Shared::new(options, sessions.clone(), weather);
+        let task = tokio::spawn(http::listen(listener, shared, stopped));
+        Ok(Self { address, sessions, network, stop, task })
     }
 
     /// The base URL: `/v1/live/sessions` (dialect A) and `/backend-api/codex/realtime/calls` (dialect B) are below it.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// Changes the network of all calls, when [`Options::network`] put one there.
+    pub fn impair(&self, up: Impairment, down: Impairment) {
+        self.network.send_modify(|network| (network.up, network.down) = (up, down));
     }
 
     /// What happened so far, one entry per session asked for.
@@ -446,6 +482,7 @@ impl Sessions {
             heard: Vec::new(),
             spoken: Vec::new(),
             packets: 0,
+            ssrcs: Vec::new(),
         });
         Note { sessions: self.clone(), index: sessions.len() - 1 }
     }

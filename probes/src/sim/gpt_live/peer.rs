@@ -22,7 +22,7 @@ use super::answer::{Answer, mid_of, offer_for_str0m};
 use super::check::{Complaint, Request};
 use super::model::{Model, huge};
 use super::wire::{Arrival, Packet, Wire};
-use super::{Dialect, Ended, Happening, Note, Options, Path, What};
+use super::{Dialect, Ended, Happening, Network, Note, Options, Path, Session, What};
 use crate::sim::record;
 use crate::sim::script::RATE;
 
@@ -50,6 +50,8 @@ pub(super) struct Peer {
     /// RTP packets sent, or lost on purpose.
     sent: u64,
     ssrc: u32,
+    /// When the peer is closed behind `session.closed`.
+    closing: Option<Instant>,
     over: Option<Ended>,
 }
 
@@ -70,10 +72,11 @@ impl Peer {
         note: Note,
         dialect: Dialect,
         request: &Request,
+        network: Option<watch::Receiver<Network>>,
     ) -> Result<(Box<Self>, String), Complaint> {
         let faults = &options.faults;
         let internal = |error: &dyn std::fmt::Display| Complaint { status: 500, ..Complaint::bad(error.to_string()) };
-        let wire = Wire::open(faults.udp, faults.tcp).await.map_err(|error| internal(&error))?;
+        let wire = Wire::open(faults.udp, faults.tcp, network).await.map_err(|error| internal(&error))?;
         let credentials =
             IceCreds { ufrag: format!("sim{:03}/u0/aBcDeF1gH2", note.number()), pass: IceCreds::new().pass };
         let mut rtc = RtcConfig::new()
@@ -113,7 +116,7 @@ impl Peer {
             ssrc,
             audio_mid,
             channel_mid,
-            udp: (!faults.no_candidates && faults.udp != Path::Absent).then(|| wire.udp_address()),
+            udp: (!faults.no_candidates && faults.udp != Path::Absent).then(|| wire.udp_candidate()),
             tcp: (!faults.no_candidates && faults.tcp != Path::Absent).then(|| wire.tcp_address()),
         };
         let mut happenings = faults.at.clone();
@@ -139,6 +142,7 @@ impl Peer {
             held: None,
             sent: 0,
             ssrc,
+            closing: None,
             over: None,
         };
         Ok((Box::new(peer), answer.text()))
@@ -212,7 +216,8 @@ impl Peer {
         match event {
             Event::Connected => {
                 self.model.connected(now);
-                self.consent.until.get_or_insert(now + CONSENT);
+                let consent = self.consent_time();
+                self.consent.until.get_or_insert(now + consent);
                 self.note.with(|session| _ = session.connected.get_or_insert(now));
             }
             Event::ChannelOpen(id, _) if self.channel.is_none() => {
@@ -234,11 +239,12 @@ impl Peer {
         let now = Instant::now();
         self.happen(now);
         if self.model.closed() {
-            // `session.closed` is on its way with the next drain; the peer is closed behind it.
-            self.settle()?;
-            let by_client =
-                self.note.with(|session| session.received.iter().any(|event| event.kind == "session.close"));
-            self.end(if by_client { Ended::Closed } else { Ended::ByService });
+            // `session.closed` is on its way: the caller has a moment to hang up, as it should.
+            let until = *self.closing.get_or_insert(now + LINGER);
+            if until <= now {
+                self.end(Ended::ByService);
+            }
+            return Ok(());
         }
         while self.over.is_none() && self.stalled_until.is_none() && self.model.due().is_some_and(|due| due <= now) {
             self.speak(now)?;
@@ -262,6 +268,14 @@ impl Peer {
     }
 
     fn end(&mut self, ended: Ended) {
+        // However it came about after `session.closed`, that was the end.
+        let ended = match ended {
+            Ended::Hangup | Ended::ByService if self.model.closed() => {
+                let asked = |session: &mut Session| session.received.iter().any(|event| event.kind == "session.close");
+                if self.note.with(asked) { Ended::Closed } else { Ended::ByService }
+            }
+            ended => ended,
+        };
         self.over.get_or_insert(ended);
     }
 
@@ -341,8 +355,9 @@ impl Peer {
         let Some(asked) = asked else { return };
         self.consent.asked.drain(..=asked);
         self.consent.nominated = true;
+        let renewed = Instant::now() + self.consent_time();
         if let Some(until) = &mut self.consent.until {
-            *until = Instant::now() + CONSENT;
+            *until = renewed;
         }
         self.note.with(|session| {
             session.consents += 1;
@@ -350,8 +365,13 @@ impl Peer {
         });
     }
 
+    fn consent_time(&self) -> Duration {
+        Duration::from_millis(self.options.timing.consent_ms)
+    }
+
     /// The faults of the way down: holes, doubles, the wrong order.
     fn transmit_rtp(&mut self, tcp: bool, to: SocketAddr, bytes: &[u8]) {
+        self.note_ssrc(bytes);
         let faults = self.options.faults.rtp.clone();
         self.sent += 1;
         let number = self.sent;
@@ -370,6 +390,16 @@ impl Peer {
         }
         if let Some((tcp, to, held)) = self.held.take() {
             self.wire.send(tcp, to, &held);
+        }
+    }
+
+    fn note_ssrc(&self, rtp: &[u8]) {
+        if let Some(ssrc) = rtp.get(8..12).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes) {
+            self.note.with(|session| {
+                if session.ssrcs.last() != Some(&ssrc) {
+                    session.ssrcs.push(ssrc);
+                }
+            });
         }
     }
 
@@ -477,12 +507,12 @@ impl Drop for Metronome {
     }
 }
 
-/// RFC 7675 says 30 s; the vendor is reported to be quicker.
-const CONSENT: Duration = Duration::from_secs(15);
 /// A peer that never connects is given up.
 const NEVER: Duration = Duration::from_secs(30);
 /// How long the port of a peer that vanished stays taken.
 const AFTERLIFE: Duration = Duration::from_secs(60);
+/// From `session.closed` to the end of the peer.
+const LINGER: Duration = Duration::from_millis(500);
 /// More than the largest event (case 29).
 const SCTP_BUFFER: usize = 4 * 1024 * 1024;
 /// Checks come a few a second.

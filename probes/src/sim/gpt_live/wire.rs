@@ -7,10 +7,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::Path;
+use super::{Network, Path};
+use crate::net::UdpProxy;
 
 /// A datagram that arrived.
 pub(super) struct Arrival {
@@ -27,25 +28,43 @@ pub(super) struct Wire {
     tcp_path: Path,
     udp_address: SocketAddr,
     tcp_address: SocketAddr,
+    /// The bad network in front of the UDP port, and what is told of its weather.
+    proxy: Option<(UdpProxy, watch::Receiver<Network>)>,
     connections: HashMap<SocketAddr, mpsc::Sender<Vec<u8>>>,
     arrivals: (mpsc::Sender<Arrival>, mpsc::Receiver<Arrival>),
     tasks: JoinSet<()>,
 }
 
 impl Wire {
-    pub(super) async fn open(udp_path: Path, tcp_path: Path) -> io::Result<Self> {
+    pub(super) async fn open(
+        udp_path: Path,
+        tcp_path: Path,
+        network: Option<watch::Receiver<Network>>,
+    ) -> io::Result<Self> {
         let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         // Until then a send that must not wait fails.
         udp.writable().await?;
         let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let (udp_address, tcp_address) = (udp.local_addr()?, tcp.local_addr()?);
+        let proxy = match network {
+            Some(weather) => {
+                let Network { up, down, seed } = *weather.borrow();
+                Some((UdpProxy::start(udp_address, up, down, seed).await?, weather))
+            }
+            None => None,
+        };
         let (connections, arrivals, tasks) = (HashMap::new(), mpsc::channel(64), JoinSet::new());
-        Ok(Self { udp, tcp, udp_path, tcp_path, udp_address, tcp_address, connections, arrivals, tasks })
+        Ok(Self { udp, tcp, udp_path, tcp_path, udp_address, tcp_address, proxy, connections, arrivals, tasks })
     }
 
     /// Where UDP arrives.
     pub(super) fn udp_address(&self) -> SocketAddr {
         self.udp_address
+    }
+
+    /// Where callers are to send UDP to.
+    pub(super) fn udp_candidate(&self) -> SocketAddr {
+        self.proxy.as_ref().map_or(self.udp_address, |(proxy, _)| proxy.address())
     }
 
     /// Where TCP arrives.
@@ -72,6 +91,7 @@ impl Wire {
                     }
                 }
                 Some(arrival) = self.arrivals.1.recv() => return arrival,
+                () = weather(&mut self.proxy) => {}
             }
         }
     }
@@ -95,6 +115,17 @@ impl Wire {
             let _ = connection.try_send(bytes.to_vec());
         }
     }
+}
+
+/// Waits for a change of the weather and passes it on.
+async fn weather(proxy: &mut Option<(UdpProxy, watch::Receiver<Network>)>) {
+    if let Some((proxy, weather)) = proxy
+        && weather.changed().await.is_ok()
+    {
+        let Network { up, down, .. } = *weather.borrow_and_update();
+        return proxy.set(up, down);
+    }
+    std::future::pending().await
 }
 
 async fn read_frames(read: OwnedReadHalf, from: SocketAddr, arrivals: mpsc::Sender<Arrival>) {

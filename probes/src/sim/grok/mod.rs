@@ -22,7 +22,7 @@ use super::script::Script;
 
 /// How the simulator behaves. The defaults are a service in good health.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// The port on loopback; 0 takes a free one.
     pub port: u16,
@@ -118,7 +118,7 @@ pub enum Opening {
 
 /// The strange things the service was seen to do (`engines.md` 4.4), each off by default.
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Quirks {
     /// `response.audio.delta` and `response.audio_transcript.delta` instead of today's names.
     pub old_names: bool,
@@ -148,7 +148,7 @@ pub struct Quirks {
 
 /// What goes wrong, and when. Times run from the open socket.
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Faults {
     /// The upgrade is refused with this status.
     pub http_status: Option<u16>,
