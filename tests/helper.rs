@@ -1,5 +1,7 @@
 //! The helper as the plugin runs it: a process on two pipes (`helper-stdio.md`).
 
+#![allow(clippy::unwrap_used)]
+
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::time::{Duration, Instant};

@@ -26,7 +26,7 @@ use rtc::rtp_transceiver::rtp_sender::{
     RTCRtpCodec, RTCRtpCodecParameters, RTCRtpCodingParameters, RTCRtpEncodingParameters, RtpCodecKind,
 };
 use tokio::sync::{Notify, broadcast, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use webrtc::data_channel::{DataChannel, DataChannelEvent};
 use webrtc::media_stream::track_local::TrackLocal;
 use webrtc::media_stream::track_local::static_rtp::TrackLocalStaticRTP;
@@ -125,6 +125,8 @@ pub struct Peer {
     payload_type: u8,
     hold_text: bool,
     audio_dropped: u64,
+    /// The end has come: until when the last words may, and why.
+    ending: Option<(Instant, &'static str)>,
     closed: Option<&'static str>,
     /// Last, so that everything else is let go of before the tasks end.
     tasks: Tasks,
@@ -172,6 +174,7 @@ impl Peer {
             payload_type: OPUS_PAYLOAD_TYPE,
             hold_text: false,
             audio_dropped: 0,
+            ending: None,
             closed: None,
             tasks,
         };
@@ -211,22 +214,22 @@ impl Peer {
             if let Some(reason) = self.closed {
                 return PeerEvent::Closed(reason);
             }
+            let last_words = self.ending.map(|(until, _)| until);
             tokio::select! {
-                changed = self.link.changed() => {
+                changed = self.link.changed(), if self.ending.is_none() => {
                     let link = if changed.is_ok() { *self.link.borrow_and_update() } else { Link::Lost };
                     match link {
                         Link::New => {}
                         Link::Connected => return PeerEvent::Connected,
                         Link::Disconnected => return PeerEvent::Disconnected,
-                        Link::Lost => self.closed = Some("the connection to the engine was lost"),
+                        Link::HungUp => self.end(HUNG_UP),
+                        Link::Lost => self.end(LOST),
                     }
                 }
                 packet = self.audio.recv() => match packet {
                     Ok(packet) => return PeerEvent::Rtp(packet),
                     Err(broadcast::error::RecvError::Lagged(dropped)) => self.audio_dropped += dropped,
-                    Err(broadcast::error::RecvError::Closed) => {
-                        self.closed = Some("the connection to the engine was lost");
-                    }
+                    Err(broadcast::error::RecvError::Closed) => self.closed = Some(self.ending_reason()),
                 },
                 event = self.channel.poll(), if !self.hold_text => match event {
                     Some(DataChannelEvent::OnOpen) => {
@@ -238,12 +241,24 @@ impl Peer {
                             return PeerEvent::Text(message.data.freeze());
                         }
                     }
-                    Some(DataChannelEvent::OnClose) => self.closed = Some("the engine hung up"),
+                    Some(DataChannelEvent::OnClose) => self.end(HUNG_UP),
                     Some(_) => {}
-                    None => self.closed = Some("the connection to the engine was lost"),
+                    None => self.closed = Some(self.ending_reason()),
                 },
+                () = sleep_until(last_words.unwrap_or_else(Instant::now)), if last_words.is_some() => {
+                    self.closed = Some(self.ending_reason());
+                }
             }
         }
+    }
+
+    /// The stack tells of the end before it hands on what came with it: that is still waited for.
+    fn end(&mut self, reason: &'static str) {
+        self.ending.get_or_insert((Instant::now() + LAST_WORDS, reason));
+    }
+
+    fn ending_reason(&self) -> &'static str {
+        self.ending.map_or(LOST, |(_, reason)| reason)
     }
 
     /// While `hold`, [`Peer::next`] leaves text (and the event channel's open and close) where it is.
@@ -330,6 +345,7 @@ enum Link {
     New,
     Connected,
     Disconnected,
+    HungUp,
     Lost,
 }
 
@@ -365,10 +381,14 @@ impl PeerConnectionEventHandler for Handler {
         let link = match state {
             RTCPeerConnectionState::Connected => Link::Connected,
             RTCPeerConnectionState::Disconnected => Link::Disconnected,
-            RTCPeerConnectionState::Failed | RTCPeerConnectionState::Closed => Link::Lost,
+            RTCPeerConnectionState::Closed => Link::HungUp,
+            RTCPeerConnectionState::Failed => Link::Lost,
             _ => return,
         };
-        self.link.send_if_modified(|current| *current != Link::Lost && std::mem::replace(current, link) != link);
+        self.link.send_if_modified(|current| {
+            let over = matches!(*current, Link::HungUp | Link::Lost);
+            !over && std::mem::replace(current, link) != link
+        });
     }
 
     async fn on_track(&self, track: Arc<dyn TrackRemote>) {
@@ -560,10 +580,15 @@ pub const AUDIO_QUEUE: usize = 100;
 /// Texts that may wait for the channel to open (`helper-stdio.md`, `E`), or for SCTP.
 pub const TEXT_QUEUE: usize = 64;
 
+/// What the engine sent before it closed the channel is here within this time.
+const LAST_WORDS: Duration = Duration::from_millis(50);
+
 /// The crate itself needs some 100 ms.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 const CLOSED_HERE: &str = "closed";
+const HUNG_UP: &str = "the engine hung up";
+const LOST: &str = "the connection to the engine was lost";
 
 #[cfg(test)]
 mod tests;
