@@ -145,6 +145,14 @@ async fn case_12_probes_without_payload_are_no_loss() {
 }
 
 #[tokio::test]
+async fn case_28_a_channel_that_never_opens_is_the_end() {
+    let faults = Faults { no_channel: true, ..Faults::default() };
+    let mut call = Call::start(Options { faults, ..Options::default() }).await.unwrap();
+    call.until(20, |call| call.session.ended().is_some()).await;
+    assert_eq!(call.session.ended(), Some("the engine's event channel did not open"));
+}
+
+#[tokio::test]
 async fn a_vanished_engine_is_noticed() {
     let faults = Faults { at: vec![Happening { after_ms: 500, what: What::Vanish }], ..Faults::default() };
     let mut call = Call::start(Options { faults, ..Options::default() }).await.unwrap();

@@ -9,38 +9,32 @@
 mod addresses;
 mod answer;
 mod consent;
+mod handler;
+mod outbox;
 mod runtime;
+mod setup;
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use rtc::ice::mdns::MulticastDnsMode;
-use rtc::media_stream::MediaStreamTrack;
-use rtc::peer_connection::configuration::setting_engine::SctpMaxMessageSize;
 use rtc::rtp;
-use rtc::rtp_transceiver::rtp_sender::{
-    RTCRtpCodec, RTCRtpCodecParameters, RTCRtpCodingParameters, RTCRtpEncodingParameters, RtpCodecKind,
-};
-use tokio::sync::{Notify, broadcast, watch};
+use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use webrtc::data_channel::{DataChannel, DataChannelEvent};
 use webrtc::media_stream::track_local::TrackLocal;
 use webrtc::media_stream::track_local::static_rtp::TrackLocalStaticRTP;
-use webrtc::media_stream::track_remote::{TrackRemote, TrackRemoteEvent};
-use webrtc::peer_connection::{
-    MediaEngine, PeerConnection, PeerConnectionBuilder, PeerConnectionEventHandler, RTCConfigurationBuilder,
-    RTCIceCandidateInit, RTCIceGatheringState, RTCIceServer, RTCPeerConnectionState, RTCSessionDescription, Registry,
-    SettingEngineBuilder, configure_rtcp_reports,
-};
+use webrtc::peer_connection::{PeerConnection, RTCIceCandidateInit, RTCSessionDescription};
 use webrtc::runtime::Runtime;
 
 use answer::Answer;
 use consent::Consent;
+use handler::{Handler, Link};
+use outbox::{Outbox, send_text};
 use runtime::PeerRuntime;
+use setup::{OPUS_PAYLOAD_TYPE, connection, microphone, only_usable_candidates, settings};
 
 /// What a peer is made with.
 #[derive(Debug, Clone, Default)]
@@ -124,6 +118,9 @@ pub struct Peer {
     sequence: u16,
     payload_type: u8,
     hold_text: bool,
+    channel_open: bool,
+    /// Until when the channel has to open.
+    channel_due: Option<Instant>,
     audio_dropped: u64,
     /// The end has come: until when the last words may, and why.
     ending: Option<(Instant, &'static str)>,
@@ -145,14 +142,15 @@ impl Peer {
         let (handler, link, mut gathered, audio) = Handler::new(Arc::clone(&runtime));
         let addresses = addresses::local();
         let ipv6 = addresses.iter().any(SocketAddr::is_ipv6);
-        let connection = connection(config, &addresses, Arc::clone(&runtime), handler).await.map_err(setup)?;
+        let connection =
+            connection(config, &addresses, Arc::clone(&runtime), handler, settings().build()).await.map_err(refused)?;
 
         let ssrc = random_u32()?;
         let track = Arc::new(TrackLocalStaticRTP::new(microphone(ssrc)));
-        connection.add_track(Arc::clone(&track) as Arc<dyn TrackLocal>).await.map_err(setup)?;
-        let channel = connection.create_data_channel(CHANNEL, None).await.map_err(setup)?;
-        let offer = connection.create_offer(None).await.map_err(setup)?;
-        connection.set_local_description(offer).await.map_err(setup)?;
+        connection.add_track(Arc::clone(&track) as Arc<dyn TrackLocal>).await.map_err(refused)?;
+        let channel = connection.create_data_channel(CHANNEL, None).await.map_err(refused)?;
+        let offer = connection.create_offer(None).await.map_err(refused)?;
+        connection.set_local_description(offer).await.map_err(refused)?;
         // Host candidates come within milliseconds; only STUN can take longer, or for ever.
         let _ = timeout(GATHER_LIMIT, gathered.wait_for(|gathered| *gathered)).await;
         let offer = connection.local_description().await.ok_or(PeerError::Closed)?.sdp;
@@ -173,6 +171,8 @@ impl Peer {
             sequence: random_u32()? as u16,
             payload_type: OPUS_PAYLOAD_TYPE,
             hold_text: false,
+            channel_open: false,
+            channel_due: None,
             audio_dropped: 0,
             ending: None,
             closed: None,
@@ -220,7 +220,12 @@ impl Peer {
                     let link = if changed.is_ok() { *self.link.borrow_and_update() } else { Link::Lost };
                     match link {
                         Link::New => {}
-                        Link::Connected => return PeerEvent::Connected,
+                        Link::Connected => {
+                            if !self.channel_open {
+                                self.channel_due.get_or_insert(Instant::now() + CHANNEL_LIMIT);
+                            }
+                            return PeerEvent::Connected;
+                        }
                         Link::Disconnected => return PeerEvent::Disconnected,
                         Link::HungUp => self.end(HUNG_UP),
                         Link::Lost => self.end(LOST),
@@ -233,6 +238,8 @@ impl Peer {
                 },
                 event = self.channel.poll(), if !self.hold_text => match event {
                     Some(DataChannelEvent::OnOpen) => {
+                        self.channel_open = true;
+                        self.channel_due = None;
                         self.outbox.open();
                         return PeerEvent::ChannelOpen;
                     }
@@ -245,9 +252,8 @@ impl Peer {
                     Some(_) => {}
                     None => self.closed = Some(self.ending_reason()),
                 },
-                () = sleep_until(last_words.unwrap_or_else(Instant::now)), if last_words.is_some() => {
-                    self.closed = Some(self.ending_reason());
-                }
+                () = until(last_words) => self.closed = Some(self.ending_reason()),
+                () = until(self.channel_due), if self.ending.is_none() => self.end(NO_CHANNEL),
             }
         }
     }
@@ -330,6 +336,14 @@ impl Peer {
     }
 }
 
+/// Waits for a time, for ever when there is none.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The tasks of one peer: gone with it, whatever happens.
 struct Tasks(Arc<PeerRuntime>);
 
@@ -339,246 +353,28 @@ impl Drop for Tasks {
     }
 }
 
-/// How the connection as a whole stands.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Link {
-    New,
-    Connected,
-    Disconnected,
-    HungUp,
-    Lost,
-}
-
-/// Takes the stack's callbacks. They run on the task that drives everything, so none of them waits.
-struct Handler {
-    runtime: Arc<PeerRuntime>,
-    link: watch::Sender<Link>,
-    gathered: watch::Sender<bool>,
-    audio: broadcast::Sender<Rtp>,
-}
-
-impl Handler {
-    #[allow(clippy::type_complexity)]
-    fn new(
-        runtime: Arc<PeerRuntime>,
-    ) -> (Arc<Self>, watch::Receiver<Link>, watch::Receiver<bool>, broadcast::Receiver<Rtp>) {
-        let (link, link_rx) = watch::channel(Link::New);
-        let (gathered, gathered_rx) = watch::channel(false);
-        let (audio, audio_rx) = broadcast::channel(AUDIO_QUEUE);
-        (Arc::new(Self { runtime, link, gathered, audio }), link_rx, gathered_rx, audio_rx)
-    }
-}
-
-#[async_trait::async_trait]
-impl PeerConnectionEventHandler for Handler {
-    async fn on_ice_gathering_state_change(&self, state: RTCIceGatheringState) {
-        if state == RTCIceGatheringState::Complete {
-            self.gathered.send_replace(true);
-        }
-    }
-
-    async fn on_connection_state_change(&self, state: RTCPeerConnectionState) {
-        let link = match state {
-            RTCPeerConnectionState::Connected => Link::Connected,
-            RTCPeerConnectionState::Disconnected => Link::Disconnected,
-            RTCPeerConnectionState::Closed => Link::HungUp,
-            RTCPeerConnectionState::Failed => Link::Lost,
-            _ => return,
-        };
-        self.link.send_if_modified(|current| {
-            let over = matches!(*current, Link::HungUp | Link::Lost);
-            !over && std::mem::replace(current, link) != link
-        });
-    }
-
-    async fn on_track(&self, track: Arc<dyn TrackRemote>) {
-        self.runtime.spawn(Box::pin(receive(track, self.audio.clone()))).detach();
-    }
-}
-
-/// Stamps every packet of a track as it comes.
-async fn receive(track: Arc<dyn TrackRemote>, audio: broadcast::Sender<Rtp>) {
-    while let Some(event) = track.poll().await {
-        if let TrackRemoteEvent::OnRtpPacket(packet) = event {
-            let _ = audio.send(Rtp {
-                arrived: Instant::now(),
-                sequence: packet.header.sequence_number,
-                timestamp: packet.header.timestamp,
-                marker: packet.header.marker,
-                payload_type: packet.header.payload_type,
-                ssrc: packet.header.ssrc,
-                payload: packet.payload,
-            });
-        }
-    }
-}
-
-/// Text on its way out.
-#[derive(Default)]
-struct Outbox {
-    state: Mutex<OutboxState>,
-    changed: Notify,
-}
-
-#[derive(Default)]
-struct OutboxState {
-    open: bool,
-    waiting: VecDeque<String>,
-}
-
-impl Outbox {
-    fn push(&self, text: String) -> Result<(), PeerError> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.waiting.push_back(text);
-        let full = state.waiting.len() > TEXT_QUEUE;
-        if full {
-            state.waiting.pop_front();
-        }
-        drop(state);
-        self.changed.notify_one();
-        if full { Err(PeerError::Text) } else { Ok(()) }
-    }
-
-    fn open(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).open = true;
-        self.changed.notify_one();
-    }
-
-    async fn next(&self) -> String {
-        loop {
-            {
-                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-                if state.open
-                    && let Some(text) = state.waiting.pop_front()
-                {
-                    return text;
-                }
-            }
-            self.changed.notified().await;
-        }
-    }
-}
-
-/// Sends what the outbox holds, waiting while SCTP has its fill, until the channel is gone.
-async fn send_text(channel: Arc<dyn DataChannel>, outbox: Arc<Outbox>) {
-    loop {
-        let text = outbox.next().await;
-        match channel.send_text(&text).await {
-            Ok(()) => {}
-            Err(webrtc::error::Error::ErrDataChannelClosed) => return,
-            Err(error) => tracing::warn!("an event of {} bytes could not be sent: {error}", text.len()),
-        }
-    }
-}
-
-async fn connection(
-    config: &PeerConfig,
-    addresses: &[SocketAddr],
-    runtime: Arc<PeerRuntime>,
-    handler: Arc<dyn PeerConnectionEventHandler>,
-) -> webrtc::error::Result<Arc<dyn PeerConnection>> {
-    let settings = SettingEngineBuilder::new()
-        // On by default, and then a machine without a multicast route cannot make a peer at all.
-        .with_multicast_dns_mode(MulticastDnsMode::Disabled)
-        .with_include_loopback_candidate(true)
-        .with_ice_connection_attempts(Some(CHECK_INTERVAL), Some(MAX_CHECKS))
-        .with_sctp_max_message_size(SctpMaxMessageSize::Unbounded)
-        .with_sctp_mtu(SCTP_MTU)
-        .build();
-    let mut media = MediaEngine::default();
-    media.register_codec(
-        RTCRtpCodecParameters { rtp_codec: opus(), payload_type: OPUS_PAYLOAD_TYPE },
-        RtpCodecKind::Audio,
-    )?;
-    let mut configuration = RTCConfigurationBuilder::new();
-    if !config.stun.is_empty() {
-        configuration =
-            configuration.with_ice_servers(vec![RTCIceServer { urls: config.stun.clone(), ..RTCIceServer::default() }]);
-    }
-    let building = PeerConnectionBuilder::new()
-        .with_configuration(configuration.build())
-        .with_media_engine(media)
-        .with_setting_engine(settings)
-        // Sender and receiver reports, and nothing that would want feedback in the SDP.
-        .with_interceptor_registry(configure_rtcp_reports(Registry::new()))
-        .with_handler(handler)
-        .with_runtime(runtime)
-        .with_udp_addrs(addresses.to_vec())
-        .with_tcp_addrs(addresses.to_vec())
-        .with_data_channel_send_buffer_limit(SEND_BUFFER)
-        .build();
-    Ok(Arc::new(Box::pin(building).await?))
-}
-
-fn opus() -> RTCRtpCodec {
-    RTCRtpCodec {
-        mime_type: "audio/opus".to_owned(),
-        clock_rate: 48_000,
-        channels: 2,
-        sdp_fmtp_line: "minptime=10;useinbandfec=1".to_owned(),
-        rtcp_feedback: Vec::new(),
-    }
-}
-
-fn microphone(ssrc: u32) -> MediaStreamTrack {
-    let encoding = RTCRtpEncodingParameters {
-        rtp_coding_parameters: RTCRtpCodingParameters { ssrc: Some(ssrc), ..Default::default() },
-        codec: opus(),
-        ..Default::default()
-    };
-    MediaStreamTrack::new(
-        "call".to_owned(),
-        "microphone".to_owned(),
-        "microphone".to_owned(),
-        RtpCodecKind::Audio,
-        vec![encoding],
-    )
-}
-
-/// The offer without candidates that are none: nobody is let in by TCP (see [`runtime`]), and with rtcp-mux there is no
-/// second component.
-fn only_usable_candidates(offer: &str) -> String {
-    let usable = |line: &&str| match line.strip_prefix("a=candidate:") {
-        Some(candidate) => candidate.split(' ').nth(1) == Some("1") && !candidate.contains("tcptype passive"),
-        None => true,
-    };
-    offer.split_inclusive('\n').filter(usable).collect()
-}
-
 fn random_u32() -> Result<u32, PeerError> {
     getrandom::u32().map_err(|error| PeerError::Setup(error.to_string()))
 }
 
-fn setup(error: webrtc::error::Error) -> PeerError {
+fn refused(error: webrtc::error::Error) -> PeerError {
     PeerError::Setup(error.to_string())
 }
 
 /// The event channel's label (`engines.md` 1.1).
 const CHANNEL: &str = "oai-events";
 
-/// What browsers use; the engine echoes it.
-const OPUS_PAYLOAD_TYPE: u8 = 111;
-
 /// `watch-audio.md`, GPT-Live session: host candidates, and STUN's within this time.
 const GATHER_LIMIT: Duration = Duration::from_millis(300);
-
-/// Connecting takes 35 to 50 ms with checks this close together, and 200 to 500 ms at the crate's 200 ms.
-const CHECK_INTERVAL: Duration = Duration::from_millis(20);
-
-/// Checks go on for the 8 s that a connection has: the engine may start answering late.
-const MAX_CHECKS: u16 = 400;
-
-/// Plus DTLS this stays below 1,200 bytes a datagram, which also fits VPN paths of 1,280.
-const SCTP_MTU: u32 = 1_150;
-
-/// Text handed to SCTP and not yet acknowledged; beyond it the outbox waits.
-const SEND_BUFFER: usize = 1 << 20;
 
 /// Packets of sound that may wait to be taken: 2 s at 20 ms each.
 pub const AUDIO_QUEUE: usize = 100;
 
 /// Texts that may wait for the channel to open (`helper-stdio.md`, `E`), or for SCTP.
 pub const TEXT_QUEUE: usize = 64;
+
+/// SCTP and the channel need two round trips after DTLS, more when one is lost; text that waits longer is as good as lost.
+const CHANNEL_LIMIT: Duration = Duration::from_secs(10);
 
 /// What the engine sent before it closed the channel is here within this time.
 const LAST_WORDS: Duration = Duration::from_millis(50);
@@ -587,6 +383,7 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 const CLOSED_HERE: &str = "closed";
+const NO_CHANNEL: &str = "the engine's event channel did not open";
 const HUNG_UP: &str = "the engine hung up";
 const LOST: &str = "the connection to the engine was lost";
 

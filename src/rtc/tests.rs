@@ -1,7 +1,12 @@
 //! A peer against an answering one in the same process. Other stacks are met in `tests/`.
 
 use super::*;
+use rtc::peer_connection::transport::RTCDtlsRole;
 use tokio::sync::mpsc;
+use webrtc::media_stream::track_remote::TrackRemote;
+use webrtc::peer_connection::{PeerConnectionEventHandler, RTCIceGatheringState, SettingEngineBuilder};
+
+use super::handler::receive;
 
 #[tokio::test]
 async fn the_offer_is_what_the_engine_wants() {
@@ -83,6 +88,33 @@ async fn case_25_the_other_side_may_choose_either_dtls_role_or_none() {
     for said in ["a=setup:active", "a=setup:actpass", ""] {
         let mut call = Connected::new(|answer| answer.replace("a=setup:active", said)).await;
         call.peer.close().await;
+    }
+}
+
+#[tokio::test]
+async fn case_25_we_start_dtls_when_the_other_side_waits() {
+    let (mut peer, offer) = Peer::offer(&PeerConfig::default()).await.unwrap();
+    let passive = settings().with_answering_dtls_role(RTCDtlsRole::Server);
+    let (engine, answer) = Engine::answer_with(&offer, passive).await;
+    assert!(answer.contains("a=setup:passive\r\n"));
+    peer.accept(&answer).await.unwrap();
+    let mut call = Connected { peer, engine };
+    assert_eq!(call.text().await, "started");
+}
+
+#[tokio::test]
+async fn sound_that_nobody_takes_is_dropped_the_oldest_first() {
+    let mut call = Connected::new(|answer| answer).await;
+    for n in 0..150 {
+        call.engine.say(n, &[0x48]).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let first = call.packet().await.sequence;
+    assert!(first >= 22, "{first}: a power of two above {AUDIO_QUEUE} is kept");
+    assert_eq!(call.peer.audio_dropped(), u64::from(first));
+    for n in first + 1..150 {
+        assert_eq!(call.packet().await.sequence, n);
     }
 }
 
@@ -250,6 +282,10 @@ struct EngineHandler {
 
 impl Engine {
     async fn answer(offer: &str) -> (Self, String) {
+        Self::answer_with(offer, settings()).await
+    }
+
+    async fn answer_with(offer: &str, settings: SettingEngineBuilder) -> (Self, String) {
         let consent = Arc::new(Consent::new().unwrap());
         let runtime = Arc::new(PeerRuntime::listening(consent));
         let tasks = Tasks(Arc::clone(&runtime));
@@ -258,7 +294,8 @@ impl Engine {
         let (heard, heard_rx) = mpsc::unbounded_channel();
         let handler = Arc::new(EngineHandler { runtime: Arc::clone(&runtime), gathered, channel, heard });
         let addresses = ["127.0.0.1:0".parse().unwrap()];
-        let connection = Box::pin(connection(&PeerConfig::default(), &addresses, runtime, handler)).await.unwrap();
+        let connection =
+            Box::pin(connection(&PeerConfig::default(), &addresses, runtime, handler, settings.build())).await.unwrap();
         let track = Arc::new(TrackLocalStaticRTP::new(microphone(7)));
         connection.add_track(Arc::clone(&track) as Arc<dyn TrackLocal>).await.unwrap();
         connection.set_remote_description(RTCSessionDescription::offer(offer.to_owned()).unwrap()).await.unwrap();
