@@ -64,8 +64,8 @@ fn torn(error: io::Error) -> FrameError {
     if error.kind() == ErrorKind::UnexpectedEof { FrameError::Torn } else { FrameError::Read(error) }
 }
 
-/// Reads frames on a thread until the input ends or fails; then the channel closes after what was last sent. At most
-/// [`MAX_UNREAD`] frames wait, then the pipe holds the other side back. The receiving end is cancel safe.
+/// Reads frames on a thread until the input ends or fails; then the channel closes after what was last sent. At most 64
+/// frames wait, then the pipe holds the other side back. The receiving end is cancel safe.
 ///
 /// # Errors
 /// When no thread can be had.
@@ -88,7 +88,7 @@ pub fn spawn_reader(mut input: impl Read + Send + 'static) -> io::Result<mpsc::R
 }
 
 /// The one owner of the output. Frames leave in order, each in one write. Sound that the other side does not take is
-/// dropped, the oldest first, past [`MAX_SOUND`] frames; nothing else is.
+/// dropped, the oldest first, past a second of it; nothing else is.
 pub struct FrameWriter {
     shared: Arc<Shared>,
 }

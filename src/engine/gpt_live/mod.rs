@@ -1,7 +1,7 @@
 //! GPT-Live: one endless stream both ways over WebRTC, silence included, without turns (`engines.md` 1 to 3).
 //!
 //! The engine's events pass through unread but for their type, in their order and never lost: what the Watch does not
-//! take is left with the engine, past [`MAX_EVENTS`]. Its sound is bounded instead (`media::backlog`): quiet is shed
+//! take is left with the engine, past 200 messages. Its sound is bounded instead (`media::backlog`): quiet is shed
 //! first, then the oldest.
 
 pub mod call;
