@@ -205,3 +205,212 @@ const SHORT: Duration = Duration::from_millis(60);
 const STANDING_FOR: Duration = Duration::from_secs(1);
 /// What a short pause keeps, so that words do not run together.
 const WORD_GAP: Duration = Duration::from_millis(60);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::pcm;
+    use crate::testing::{curve, tone};
+
+    const FRAME: Duration = Duration::from_millis(20);
+
+    fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// 20 ms at 24 kHz: a tone, or near silence.
+    fn frame(n: u64, loud: bool) -> Vec<i16> {
+        (n * 480..(n + 1) * 480).map(|index| if loud { tone(200.0, 24_000, index) } else { 15 }).collect()
+    }
+
+    /// What the Watch was given, as it hears it.
+    #[derive(Default)]
+    struct Heard {
+        samples: Vec<i16>,
+        /// Pauses between speech, and before and after it, in ms.
+        pauses: Vec<u64>,
+        pause: u64,
+    }
+
+    impl Heard {
+        fn hear(&mut self, frame: &[i16]) {
+            self.samples.extend_from_slice(frame);
+            if pcm::peak(frame) <= QUIET_PEAK {
+                self.pause += 20;
+            } else if self.pause > 0 {
+                self.pauses.push(std::mem::take(&mut self.pause));
+            }
+        }
+    }
+
+    /// Real-time frames, `loud` or not, toward a link that is open or shut; when open it takes all, or one frame per
+    /// frame.
+    fn run(
+        frames: u64,
+        loud: impl Fn(u64) -> bool,
+        open: impl Fn(u64) -> bool,
+        greedy: bool,
+    ) -> (Heard, Vec<Duration>, BacklogStats) {
+        let mut backlog = Backlog::new();
+        let mut heard = Heard::default();
+        let mut depths = Vec::new();
+        for n in 0..frames {
+            let now = FRAME * n as u32;
+            let data = frame(n, loud(n));
+            backlog.push(now, &data, FRAME, pcm::peak(&data));
+            assert!(backlog.queued() <= LIMIT);
+            let mut takes = if !open(n) {
+                0
+            } else if greedy {
+                usize::MAX
+            } else {
+                1
+            };
+            while takes > 0
+                && let Some(frame) = backlog.pop(now)
+            {
+                heard.hear(frame);
+                takes -= 1;
+            }
+            depths.push(backlog.queued());
+        }
+        (heard, depths, backlog.stats())
+    }
+
+    #[test]
+    fn case_18_a_stall_is_shed_within_one_pause() {
+        // 60 s, 2 s of tone and 8 s of near silence; one stall of 400 ms at second 5 and then real time only.
+        let (heard, depths, stats) = run(3_000, |n| n % 500 < 100, |n| !(250..270).contains(&n), false);
+        println!("{stats:?}, {:?}", depths[500]);
+        assert!(depths[100] == Duration::ZERO && depths[269] == millis(400));
+        assert!(depths[500..].iter().all(|depth| *depth <= SHORT), "gone before the next speech");
+        assert_eq!(stats.dropped, Duration::ZERO);
+        assert!(heard.pauses.iter().all(|pause| *pause >= 700), "{:?}", heard.pauses);
+    }
+
+    #[test]
+    fn case_50_a_stall_of_ten_seconds_leaves_no_lasting_delay() {
+        for greedy in [true, false] {
+            let (heard, depths, stats) = run(6_000, |n| n % 250 < 150, |n| !(1_000..1_500).contains(&n), greedy);
+            println!("greedy {greedy}: {stats:?}");
+            assert!(depths[1_499] <= LIMIT, "bounded meanwhile");
+            assert!(depths[2_000..].iter().all(|depth| *depth <= SHORT));
+            assert!(heard.pauses.iter().all(|pause| *pause >= 700), "{:?}", heard.pauses);
+        }
+    }
+
+    #[test]
+    fn case_50_an_hour_of_a_relay_that_stalls_400_ms_every_5_s_does_not_grow() {
+        for greedy in [true, false] {
+            let (_, depths, stats) = run(180_000, |n| n % 700 < 400, |n| n % 250 >= 20, greedy);
+            println!("greedy {greedy}: {stats:?}");
+            let first = depths[..30_000].iter().max().expect("depths");
+            let last = depths[150_000..].iter().max().expect("depths");
+            assert!(last <= first, "{first:?} {last:?}");
+            assert!(!greedy || *last <= millis(400));
+        }
+    }
+
+    #[test]
+    fn a_pause_over_600_ms_keeps_700_and_a_short_one_its_gap() {
+        // Speech, pauses of 300, 600, 640, 700 and 2,000 ms between it, all while the link is shut.
+        let mut backlog = Backlog::new();
+        let mut heard = Heard::default();
+        let pauses = [15u64, 30, 32, 35, 100];
+        let mut n = 0;
+        let mut push = |backlog: &mut Backlog, frames: u64, loud: bool| {
+            for _ in 0..frames {
+                let data = frame(n, loud);
+                backlog.push(FRAME * n as u32, &data, FRAME, pcm::peak(&data));
+                n += 1;
+            }
+        };
+        let mut kept = Vec::new();
+        let edge: Vec<i16> = [frame(0, true), frame(1, false), frame(2, true)].concat();
+        for pause in pauses {
+            push(&mut backlog, 15, true);
+            push(&mut backlog, pause, false);
+            push(&mut backlog, 15, true);
+            while let Some(frame) = backlog.pop(FRAME * 100_000) {
+                heard.hear(frame);
+            }
+            kept.append(&mut heard.pauses);
+        }
+        println!("{pauses:?} frames kept as {kept:?} ms");
+        assert!(kept[0] <= 60 && kept[1] <= 60, "short pauses close up: {kept:?}");
+        assert_eq!(kept[2..], [640, 700, 700]);
+        assert!(curve(&heard.samples) <= curve(&edge), "no seam is harder than the edges of the speech itself");
+    }
+
+    #[test]
+    fn quiet_the_watch_has_had_enough_of_goes_entirely() {
+        let mut backlog = Backlog::new();
+        let quiet = frame(0, false);
+        for n in 0..40 {
+            backlog.push(FRAME * n, &quiet, FRAME, 15);
+            assert!(backlog.pop(FRAME * n).is_some());
+        }
+        for n in 40..140 {
+            backlog.push(FRAME * n, &quiet, FRAME, 15);
+        }
+        assert!(backlog.queued() <= QUIET_LIMIT);
+    }
+
+    #[test]
+    fn the_oldest_goes_without_a_click() {
+        let (heard, _, stats) = run(2_000, |_| true, |n| !(500..1_000).contains(&n), true);
+        assert_eq!(stats.dropped, millis(10_020 - 2_000));
+        assert_eq!(stats.shed, Duration::ZERO);
+        let natural = curve(&(0..50).flat_map(|n| frame(n, true)).collect::<Vec<_>>());
+        assert!(curve(&heard.samples) <= 3 * natural);
+    }
+
+    #[test]
+    fn packets_pass_untouched() {
+        let mut backlog: Backlog<u8> = Backlog::new();
+        for n in 0..200u8 {
+            backlog.push(FRAME * u32::from(n), &[n; 30], FRAME, 9_000);
+        }
+        assert_eq!(backlog.queued(), LIMIT);
+        let packets: Vec<u8> = std::iter::from_fn(|| backlog.pop(millis(4_000)).map(|packet| packet[0])).collect();
+        assert_eq!(packets, (100..200).collect::<Vec<u8>>());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        /// Whatever comes and goes: the bound holds, order is kept and every piece is popped, queued or counted.
+        #[test]
+        fn any_operations_keep_the_bound_the_order_and_the_sum(
+            operations in prop::collection::vec((0u64..60, any::<bool>(), 0u8..5, prop::sample::select(vec![3u64, 20, 60, 120])), 1..400),
+        ) {
+            let mut backlog: Backlog<u8> = Backlog::new();
+            let (mut pushed, mut popped) = (Duration::ZERO, Duration::ZERO);
+            let mut now = Duration::ZERO;
+            let (mut number, mut last, mut quiet) = (0u32, 0, Duration::ZERO);
+            for (later, push, loud, length) in operations {
+                now += millis(later);
+                if push {
+                    number += 1;
+                    let mut data = number.to_le_bytes().to_vec();
+                    data.extend([length as u8, loud]);
+                    let peak = if loud == 0 { 9_000 } else { 100 };
+                    backlog.push(now, &data, millis(length), peak);
+                    pushed += millis(length);
+                    quiet += if loud == 0 { Duration::ZERO } else { millis(length) };
+                } else if let Some(data) = backlog.pop(now) {
+                    let number = u32::from_le_bytes(data[..4].try_into().unwrap());
+                    prop_assert!(number > last);
+                    last = number;
+                    popped += millis(u64::from(data[4]));
+                }
+                let stats = backlog.stats();
+                prop_assert!(backlog.queued() <= LIMIT);
+                prop_assert_eq!(pushed, popped + backlog.queued() + stats.shed + stats.dropped);
+                prop_assert!(stats.shed <= quiet);
+            }
+        }
+    }
+}

@@ -101,6 +101,8 @@ pub struct Downlink<D> {
     /// Less than the 2.5 ms that can be concealed, kept for the next hole.
     owed: i64,
     gap: Option<Gap>,
+    /// When the last packet went out.
+    last_played: Duration,
     fade: Fade,
     pause: Pause,
     /// Given by the clock for gaps beyond what was missing, in ticks.
@@ -144,6 +146,7 @@ impl<D: Decode> Downlink<D> {
             missing: 0,
             owed: 0,
             gap: None,
+            last_played: Duration::ZERO,
             pause: Pause::default(),
             surplus: 0,
             cut: Vec::new(),
@@ -221,6 +224,7 @@ impl<D: Decode> Downlink<D> {
             self.stats.reception.lost += u64::from(held.lost);
             if !held.payload.is_empty() {
                 self.play(&held);
+                self.last_played = now;
             }
             self.order.recycle(held);
         }
@@ -329,7 +333,11 @@ impl<D: Decode> Downlink<D> {
         }
         match &self.gap {
             Some(gap) => Some(gap.next),
-            None => Some(self.lateness.due(self.due?)? + self.lateness.worst().max(MIN_PATIENCE)),
+            None => {
+                let due = self.lateness.due(self.due?)? + self.lateness.worst().max(MIN_PATIENCE);
+                // Timestamps that make no sense may place that in the past.
+                Some(due.max(self.last_played + FRAME_TIME))
+            }
         }
     }
 
@@ -337,7 +345,7 @@ impl<D: Decode> Downlink<D> {
     fn emit(&mut self, mut samples: Vec<i16>, kind: FrameKind) {
         let ticks = self.ticks(samples.len());
         let length = lateness::from_ticks(ticks);
-        let peak = pcm::peak(&samples);
+        let mut peak = pcm::peak(&samples);
         let quiet = peak <= pcm::QUIET_PEAK;
         if self.surplus >= ticks && quiet && self.pause.is_long_enough() {
             self.surplus -= ticks;
@@ -351,6 +359,7 @@ impl<D: Decode> Downlink<D> {
         if !self.cut.is_empty() {
             join::cross(&self.cut, &mut samples);
             self.cut.clear();
+            peak = pcm::peak(&samples);
         }
         self.pause.played(quiet, length);
         self.stats.reception.played += length;

@@ -93,8 +93,8 @@ impl Stretch {
     }
 
     fn append(&mut self, count: usize, pcm: &mut Vec<i16>) -> usize {
-        pcm.extend((self.at..self.at + count as u64).map(|index| (self.signal)(self.rate, index)));
-        self.at += count as u64;
+        pcm.extend((0..count as u64).map(|index| (self.signal)(self.rate, self.at.wrapping_add(index))));
+        self.at = self.at.wrapping_add(count as u64);
         count
     }
 }

@@ -1,5 +1,7 @@
 //! The requirements on the way down, in virtual time.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::testing::{Dice, Stretch, curve, quantile, tone};
 
@@ -10,6 +12,11 @@ const FIRST_TIMESTAMP: u32 = u32::MAX - 100_000;
 
 fn low(rate: u32, index: u64) -> i16 {
     tone(200.0, rate, index)
+}
+
+/// The low tone from sample `start` up to `end`.
+fn stretch(start: u64, end: u64) -> Vec<i16> {
+    (start..end).map(|index| low(RATE, index)).collect()
 }
 
 fn millis(millis: u64) -> Duration {
@@ -113,8 +120,7 @@ fn in_order_comes_out_in_the_step_it_came_in() {
     let out = run(low, wire.clone(), millis(61_000));
     assert_eq!(out.frames.len(), 3_000);
     assert!(out.frames.iter().zip(&wire).all(|(frame, sent)| frame.0 == sent.at));
-    let expected: Vec<i16> = (0..3_000 * 480).map(|index| low(RATE, index)).collect();
-    assert_eq!(out.samples, expected);
+    assert!(out.samples == stretch(0, 3_000 * 480));
     assert_eq!(out.stats.reception.received, 3_000);
     assert_eq!(out.stats.reception.concealed, Duration::ZERO);
 }
@@ -130,8 +136,7 @@ fn case_14_one_lost_packet_costs_one_frame_and_no_delay() {
     assert_eq!(out.frames[9].0, millis(1_000 + 200));
     assert_eq!(out.frames[10].0, millis(1_000 + 200));
     assert!((11..61).all(|n| out.frames[n].0 == millis(1_000 + 20 * n as u64)));
-    let expected: Vec<i16> = (0..61 * 480).map(|index| low(RATE, index)).collect();
-    assert_eq!(out.samples, expected, "FEC brings the very frame back");
+    assert!(out.samples == stretch(0, 61 * 480), "FEC brings the very frame back");
 }
 
 #[test]
@@ -202,6 +207,556 @@ fn delay_after_an_outage_or_a_dtx_gap_is_what_it_was() {
             assert!((before - after).abs() <= 0.020, "gap {gap} dtx {dtx}: {before} {after}");
             assert_eq!(out.samples.len(), 600 * 480, "gap {gap} dtx {dtx}");
             assert_eq!(out.stats.reception.lost, if dtx { 0 } else { gap });
+        }
+    }
+}
+
+#[test]
+fn a_long_concealment_then_late_packets_leaves_a_surplus_that_quiet_sheds() {
+    // A stall of 2 s: everything comes at once after it. Speech for 6 s, then near silence.
+    fn answer(rate: u32, index: u64) -> i16 {
+        if index < 6 * u64::from(rate) { tone(200.0, rate, index) } else { 20 }
+    }
+    let stall = millis(3_010)..millis(5_010);
+    let wire: Vec<Sent> = (0..1_000)
+        .map(|n| {
+            let mut sent = sent(n);
+            if stall.contains(&sent.at) {
+                sent.at = stall.end;
+            }
+            sent
+        })
+        .collect();
+    let out = run(answer, wire, millis(21_000));
+    assert_eq!(out.count(FrameKind::Decoded) as u64 + out.stats.shed.as_millis() as u64 / 20, 1_000, "all go out");
+    assert_eq!(out.stats.reception.discarded, 0);
+    let given = out.stats.reception.concealed;
+    assert!((millis(1_900)..=millis(2_000)).contains(&given), "{given:?}");
+    assert_eq!((out.stats.surplus, out.stats.shed), (Duration::ZERO, given), "shed in the next quiet stretch");
+    assert_eq!(out.samples.len(), 1_000 * 480);
+    // The pause after the speech keeps 0.7 s before anything of it goes.
+    let speech_ends = out.samples.iter().rposition(|sample| sample.unsigned_abs() > 600).expect("speech");
+    assert!(out.samples.len() - speech_ends > 24_000 * 7 / 10);
+}
+
+#[test]
+fn jitter_without_loss_conceals_little_and_discards_nothing() {
+    for (jitter, seed) in [(30, 1), (60, 2), (150, 3)] {
+        let mut dice = Dice(seed);
+        let mut last = Duration::ZERO;
+        let wire: Vec<Sent> = (0..3_000)
+            .map(|n| {
+                let mut sent = sent(n);
+                sent.at = (sent.at + Duration::from_micros((dice.roll() * f64::from(jitter) * 1e3) as u64)).max(last);
+                last = sent.at;
+                sent
+            })
+            .collect();
+        let out = run(low, wire.clone(), last + millis(1));
+        assert_eq!(out.count(FrameKind::Decoded), 3_000);
+        assert!(out.stats.reception.concealed <= millis(200), "{jitter}: {:?}", out.stats.reception.concealed);
+        // Every packet leaves as it comes.
+        let came = wire.iter().map(|sent| sent.at);
+        let left = out.frames.iter().filter(|frame| frame.2 == FrameKind::Decoded).map(|frame| frame.0);
+        assert!(came.eq(left));
+    }
+}
+
+#[test]
+fn reordering_is_waited_for_as_long_as_it_has_shown() {
+    // Every tenth packet comes 45 ms late, behind two others: more than the first wait of 20 ms.
+    let wire: Vec<Sent> = (0..3_000)
+        .map(|n| {
+            let mut sent = sent(n);
+            sent.at += if n % 10 == 5 { millis(45) } else { Duration::ZERO };
+            sent
+        })
+        .collect();
+    let out = run(low, wire, millis(61_000));
+    assert!(out.stats.reception.discarded <= 1, "the first taught: {:?}", out.stats.reception);
+    assert!(out.count(FrameKind::Decoded) >= 2_999);
+    assert!((millis(25)..millis(40)).contains(&out.stats.reorder_wait), "{:?}", out.stats.reorder_wait);
+    assert_eq!(out.samples.len(), 3_000 * 480);
+}
+
+#[test]
+fn a_network_that_only_loses_is_not_waited_for() {
+    let wire: Vec<Sent> = (0..6_000).filter(|n| n % 50 != 25).map(sent).collect();
+    let out = run(low, wire, millis(121_000));
+    assert_eq!(out.stats.reorder_wait, Duration::ZERO, "after a minute without reordering");
+    let last = out.frames.iter().rposition(|frame| frame.2 == FrameKind::Recovered).expect("a hole");
+    assert_eq!(out.frames[last].0, millis(1_000 + 20 * 5_976), "it leaves with the packet that shows the hole");
+}
+
+#[test]
+fn no_packet_waits_longer_than_the_wait() {
+    let mut dice = Dice(5);
+    let mut wire: Vec<Sent> = (0..6_000).filter(|n| *n == 0 || dice.roll() > 0.05).map(sent).collect();
+    for sent in &mut wire {
+        sent.at +=
+            if dice.roll() < 0.1 { Duration::from_micros((dice.roll() * 80_000.0) as u64) } else { Duration::ZERO };
+    }
+    let sent_at: std::collections::HashMap<u64, Duration> =
+        wire.iter().map(|sent| (u64::from_le_bytes(sent.payload[1..9].try_into().unwrap()) / 480, sent.at)).collect();
+    // The signal names the packet, so each frame tells where it came from.
+    let out = run(|_, index| (index / 480) as i16, wire, millis(121_000));
+    let mut at = 0;
+    let mut worst = Duration::ZERO;
+    for (left, length, kind) in &out.frames {
+        if *kind == FrameKind::Decoded {
+            let number = out.samples[at + length / 2] as u64;
+            worst = worst.max(*left - sent_at[&number]);
+        }
+        at += length;
+    }
+    println!("worst wait {worst:?}, {:?}", out.stats);
+    assert!(worst <= millis(60));
+}
+
+#[test]
+fn case_12_rtp_that_carries_no_speech_is_neither_played_nor_lost() {
+    let mut wire: Vec<Sent> = (0..200).map(sent).collect();
+    // After every third packet a probe without payload, and once a telephone-event: both take sequence numbers.
+    let mut extra = 0u16;
+    let mut mixed = Vec::new();
+    for (n, mut sent) in wire.drain(..).enumerate() {
+        sent.sequence = sent.sequence.wrapping_add(extra);
+        let mut other = sent.clone();
+        mixed.push(sent);
+        if n % 3 == 0 {
+            extra += 1;
+            other.sequence = other.sequence.wrapping_add(1);
+            other.at += millis(1);
+            other.payload.clear();
+            if n % 2 == 0 {
+                other.payload_type = 101;
+                other.payload = vec![0x02, 0x8A, 0x03, 0xC0];
+                other.timestamp = other.timestamp.wrapping_add(400_000);
+            }
+            mixed.push(other);
+        }
+    }
+    let out = run(low, mixed, millis(5_000));
+    assert_eq!(out.frames.len(), 200);
+    assert!(out.frames.iter().all(|frame| frame.2 == FrameKind::Decoded));
+    assert_eq!((out.stats.reception.lost, out.stats.reception.received), (0, 200));
+    assert!(out.samples == stretch(0, 200 * 480));
+}
+
+#[test]
+fn case_12_a_foreign_payload_type_of_another_source_moves_nothing() {
+    let mut wire: Vec<Sent> = (0..200).map(sent).collect();
+    let mut other = sent(100);
+    (other.ssrc, other.payload_type, other.sequence) = (99, 97, 3);
+    wire.push(other);
+    let out = run(low, wire, millis(5_000));
+    assert_eq!((out.frames.len(), out.stats.restarts), (200, 0));
+}
+
+#[test]
+fn a_packet_that_will_not_decode_is_concealed_and_the_stream_goes_on() {
+    let mut wire: Vec<Sent> = (0..100).map(sent).collect();
+    wire[50].payload = vec![1, 2, 3];
+    let out = run(low, wire, millis(3_000));
+    assert_eq!(out.samples.len(), 100 * 480);
+    assert_eq!((out.stats.undecodable, out.count(FrameKind::Concealed)), (1, 1));
+}
+
+#[test]
+fn case_13_a_dtx_gap_is_exactly_its_length_of_silence_and_no_loss() {
+    // A packet, 400 ms of DTX, speech again: sequence n, n + 1, timestamps 19,200 + 960 apart.
+    let wire: Vec<Sent> = (0..200)
+        .filter(|n| !(50..70).contains(n))
+        .map(|n| {
+            let mut sent = sent(n);
+            if n >= 70 {
+                sent.sequence = sent.sequence.wrapping_sub(20);
+            }
+            sent
+        })
+        .collect();
+    let out = run(low, wire, millis(5_000));
+    assert_eq!(out.samples.len(), 200 * 480);
+    assert_eq!(out.stats.reception.lost, 0);
+    assert_eq!(out.stats.reception.concealed, millis(400));
+    assert_eq!(out.frames.last().unwrap().0, millis(1_000 + 20 * 199));
+}
+
+/// A stream of packets of the given lengths in ticks, each leaving when its sound is complete.
+fn of_lengths(lengths: impl Iterator<Item = u32>) -> Vec<Sent> {
+    let mut ticks = 0u32;
+    lengths
+        .zip(0u16..)
+        .map(|(length, n)| {
+            let start = ticks;
+            ticks += length;
+            Sent {
+                at: millis(1_000) + Duration::from_micros(u64::from(ticks) * 1_000 / 48),
+                sequence: FIRST_SEQUENCE.wrapping_add(n),
+                timestamp: FIRST_TIMESTAMP.wrapping_add(start),
+                payload_type: 111,
+                ssrc: 7,
+                payload: Stretch::packet(u64::from(start) / 2, (length / 2) as u16, true),
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn packets_of_2_5_to_120_ms_come_out_as_they_are() {
+    for length in [120u32, 240, 480, 960, 1_920, 2_880, 3_840, 4_800, 5_760] {
+        let count = 48_000 * 30 / length;
+        let mut wire = of_lengths((0..count).map(|_| length));
+        let until = wire.last().unwrap().at + millis(25);
+        let whole = run(low, wire.clone(), until);
+        assert!(whole.samples == stretch(0, 30 * 24_000), "{length} ticks");
+        assert_eq!(whole.stats.reception.concealed, Duration::ZERO);
+        // With 5 % of them lost, the duration stays.
+        let mut dice = Dice(3);
+        let last = wire.len() - 1;
+        let mut number = 0;
+        wire.retain(|_| {
+            number += 1;
+            number == 1 || number > last || dice.roll() > 0.05
+        });
+        let holed = run(low, wire, until);
+        assert!((holed.duration() - 30.0).abs() <= f64::from(length) / 48_000.0, "{length}: {}", holed.duration());
+    }
+}
+
+#[test]
+fn packet_lengths_may_change_at_any_time() {
+    let lengths = [120u32, 240, 480, 960, 1_920, 2_880, 3_840, 4_800, 5_760];
+    let mut dice = Dice(3);
+    let wire = of_lengths((0..1_000).map(|_| lengths[(dice.roll() * 9.0) as usize]));
+    let total = wire.last().unwrap().at - millis(1_000);
+    let out = run(low, wire.clone(), wire.last().unwrap().at + millis(1));
+    assert_eq!(out.count(FrameKind::Decoded), 1_000);
+    // The first long packet is a surprise to the clock for gaps; it learns.
+    let more = out.duration() - total.as_secs_f64();
+    assert!((0.0..=0.061).contains(&more), "{more}");
+    assert_eq!(out.stats.surplus, Duration::from_micros((more * 1e6).round() as u64));
+}
+
+#[test]
+fn duplicates_are_played_once() {
+    let wire: Vec<Sent> = (0..300)
+        .flat_map(|n| {
+            let mut again = sent(n);
+            again.at += millis(20 * (n % 4));
+            [sent(n), again]
+        })
+        .collect();
+    let out = run(low, wire, millis(7_100));
+    assert_eq!(out.count(FrameKind::Decoded), 300);
+    assert_eq!((out.stats.reception.discarded, out.stats.reception.lost), (300, 0));
+    assert_eq!(out.stats.reorder_wait, millis(20), "a duplicate is no reordering");
+}
+
+#[test]
+fn a_jump_of_the_sequence_is_followed_after_two_packets() {
+    for jump in [-20_000i32, -3_000, -150, 4_000, 30_000] {
+        let wire: Vec<Sent> = (0..300)
+            .map(|n| {
+                let mut sent = sent(n);
+                if n >= 100 {
+                    sent.sequence = sent.sequence.wrapping_add(jump as u16);
+                    sent.timestamp = sent.timestamp.wrapping_add((jump * 960) as u32);
+                }
+                sent
+            })
+            .collect();
+        let out = run(low, wire, millis(7_000));
+        assert_eq!(out.count(FrameKind::Decoded), 300, "{jump}: nothing is thrown away");
+        assert_eq!(out.stats.restarts, 1, "{jump}");
+        assert_eq!(out.frames.last().unwrap().0, millis(1_000 + 20 * 299), "{jump}: no delay stays");
+        assert!((out.duration() - 6.0).abs() <= 0.020, "{jump}");
+    }
+}
+
+#[test]
+fn a_short_jump_back_is_followed_within_half_a_second() {
+    let wire: Vec<Sent> = (0..300)
+        .map(|n| {
+            let mut sent = sent(n);
+            if n >= 100 {
+                sent.sequence = sent.sequence.wrapping_sub(60);
+                sent.timestamp = sent.timestamp.wrapping_sub(60 * 960);
+            }
+            sent
+        })
+        .collect();
+    let out = run(low, wire, millis(7_000));
+    assert!(out.count(FrameKind::Decoded) >= 274, "{}", out.count(FrameKind::Decoded));
+    assert_eq!(out.stats.restarts, 1);
+}
+
+#[test]
+fn a_stray_packet_far_away_moves_nothing() {
+    let mut wire: Vec<Sent> = (0..300).map(sent).collect();
+    let mut stray = sent(100);
+    stray.sequence = stray.sequence.wrapping_add(20_000);
+    stray.at += millis(3);
+    wire.push(stray);
+    let out = run(low, wire, millis(7_000));
+    assert_eq!((out.count(FrameKind::Decoded), out.stats.restarts), (300, 0));
+    assert!(out.samples == stretch(0, 300 * 480));
+}
+
+#[test]
+fn a_new_source_is_followed_at_once_and_the_old_one_left() {
+    let wire: Vec<Sent> = (0..300)
+        .map(|n| {
+            let mut sent = sent(n);
+            if n >= 100 {
+                (sent.ssrc, sent.sequence, sent.timestamp) = (8, (n - 100) as u16, 960 * (n - 100) as u32);
+            }
+            if n == 98 {
+                sent.at = millis(3_030);
+            }
+            sent
+        })
+        .collect();
+    let out = run(low, wire, millis(7_000));
+    // 99 waits behind the hole of 98 until the new source shows that 98 is over; 98 comes too late.
+    assert_eq!(out.count(FrameKind::Decoded), 299);
+    assert_eq!((out.stats.restarts, out.samples.len()), (1, 300 * 480));
+    let new = out.frames.iter().find(|frame| frame.0 == millis(3_000)).expect("at once");
+    assert_eq!(new.1, 480);
+}
+
+#[test]
+fn case_42_a_host_that_slept_gets_no_burst() {
+    let mut downlink = Downlink::new(Stretch::new(RATE, low), None);
+    let first = sent(0);
+    downlink.push(
+        millis(1_000),
+        RtpPacket {
+            sequence: first.sequence,
+            timestamp: first.timestamp,
+            marker: true,
+            payload_type: 111,
+            ssrc: 7,
+            payload: &first.payload,
+        },
+    );
+    while downlink.pop().is_some() {}
+    let now = millis(7_200_000);
+    downlink.handle_timeout(now);
+    let mut frames = 0;
+    while downlink.pop().is_some() {
+        frames += 1;
+    }
+    assert!(frames <= 6, "{frames}");
+    assert!(downlink.deadline().expect("the clock for gaps") > now);
+}
+
+#[test]
+fn an_hour_down_in_seconds() {
+    let began = std::time::Instant::now();
+    let mut dice = Dice(11);
+    let mut downlink = Downlink::new(Stretch::new(RATE, |_, index| (index % 97) as i16 * 100), Some(111));
+    let (mut samples, mut most) = (0, 0);
+    for n in 0..180_000u64 {
+        if n > 0 && n < 179_999 && dice.roll() < 0.02 {
+            continue;
+        }
+        let sent = sent(n);
+        while let Some(deadline) = downlink.deadline().filter(|deadline| *deadline <= sent.at) {
+            downlink.handle_timeout(deadline);
+        }
+        let packet = RtpPacket {
+            sequence: sent.sequence,
+            timestamp: sent.timestamp,
+            marker: false,
+            payload_type: 111,
+            ssrc: 7,
+            payload: &sent.payload,
+        };
+        downlink.push(sent.at, packet);
+        let mut frames = 0;
+        while let Some(frame) = downlink.pop() {
+            samples += frame.samples.len();
+            frames += 1;
+        }
+        most = most.max(frames);
+    }
+    println!("an hour down: {:?}, {:?}", began.elapsed(), downlink.stats());
+    assert_eq!(samples, 180_000 * 480);
+    assert!(most <= 8);
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(
+        downlink.spare.len() <= 16 && downlink.spare.iter().all(|spare| spare.capacity() <= 4_096),
+        "memory is reused"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Whatever comes in whatever order: no panic, no endless deadline, order kept and every sample accounted for.
+    #[test]
+    fn any_packets_keep_the_order_and_the_sum(
+        operations in prop::collection::vec(
+            (0u64..90_000, -8i64..12, 0usize..12, prop::sample::select(vec![60u16, 480, 960, 2_880]), any::<u32>()),
+            1..250,
+        ),
+    ) {
+        let mut downlink = Downlink::new(Stretch::new(RATE, |_, index| index as i16), Some(111));
+        let mut now = millis(1_000);
+        let mut number = 0i64;
+        let (mut out, mut decoded, mut offered) = (Duration::ZERO, 0u64, 0u64);
+        for (later, step, what, length, wild) in operations {
+            let until = now + Duration::from_micros(later);
+            let mut rounds = 0;
+            while let Some(deadline) = downlink.deadline().filter(|deadline| *deadline <= until) {
+                now = now.max(deadline);
+                downlink.handle_timeout(now);
+                rounds += 1;
+                prop_assert!(rounds < 1_000, "a deadline that stays");
+            }
+            now = until;
+            number += step.max(1) - i64::from(step < 0) * 4;
+            let payload = match what {
+                0 => Vec::new(),
+                1 => wild.to_le_bytes().to_vec(),
+                _ => Stretch::packet((number * 480) as u64, length, wild % 2 == 0),
+            };
+            let packet = RtpPacket {
+                sequence: if what == 2 { wild as u16 } else { number as u16 },
+                timestamp: if what == 3 { wild } else { (number * 960) as u32 },
+                marker: false,
+                payload_type: if what == 4 { 9 } else { 111 },
+                ssrc: if what == 5 { wild % 3 } else { 7 },
+                payload: &payload,
+            };
+            offered += 1;
+            downlink.push(now, packet);
+            downlink.handle_timeout(now);
+            prop_assert!(downlink.deadline().is_none_or(|deadline| deadline > now));
+            while let Some(frame) = downlink.pop() {
+                prop_assert!(frame.samples.len() <= 2_880);
+                prop_assert_eq!(frame.peak, pcm::peak(frame.samples));
+                out += lateness::from_ticks(frame.samples.len() as i64 * 2);
+                decoded += u64::from(frame.kind == FrameKind::Decoded);
+            }
+            let stats = downlink.stats();
+            prop_assert_eq!(stats.reception.played, out);
+            prop_assert!(decoded <= offered);
+            prop_assert!(stats.reception.concealed + stats.reception.recovered <= out + stats.shed);
+            prop_assert!(stats.reorder_wait <= millis(60));
+        }
+    }
+}
+
+#[cfg(feature = "opus")]
+mod with_opus {
+    use super::*;
+    use crate::codec::Encode;
+    use crate::opus::{Decoder, Encoder, EncoderSettings};
+    use crate::testing::{babble, frequency};
+
+    /// Packets of 20 ms of `signal` at 48 kHz.
+    fn encoded(signal: fn(u32, u64) -> i16, count: u64) -> Vec<Vec<u8>> {
+        let settings = EncoderSettings { fec: true, expected_loss_percent: 20, ..EncoderSettings::voice() };
+        let mut encoder = Encoder::new(48_000, &settings).unwrap();
+        (0..count)
+            .map(|n| {
+                let pcm: Vec<i16> = (n * 960..(n + 1) * 960).map(|index| signal(48_000, index)).collect();
+                let mut packet = Vec::new();
+                encoder.encode(&pcm, &mut packet).unwrap();
+                packet
+            })
+            .collect()
+    }
+
+    fn play(packets: &[Vec<u8>], lost: impl Fn(u64) -> bool) -> (Vec<i16>, DownlinkStats) {
+        let mut downlink = Downlink::new(Decoder::new(RATE).unwrap(), Some(111));
+        let mut samples = Vec::new();
+        for (n, payload) in packets.iter().enumerate() {
+            let sent = sent(n as u64);
+            while let Some(deadline) = downlink.deadline().filter(|deadline| *deadline < sent.at) {
+                downlink.handle_timeout(deadline);
+            }
+            if !lost(n as u64) {
+                downlink.push(
+                    sent.at,
+                    RtpPacket {
+                        sequence: sent.sequence,
+                        timestamp: sent.timestamp,
+                        marker: false,
+                        payload_type: 111,
+                        ssrc: 7,
+                        payload,
+                    },
+                );
+            }
+            while let Some(frame) = downlink.pop() {
+                samples.extend_from_slice(frame.samples);
+            }
+        }
+        (samples, downlink.stats())
+    }
+
+    /// How well two pieces of sound agree, over all: the signal to noise ratio in dB.
+    fn agreement(a: &[i16], b: &[i16]) -> f64 {
+        let power = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>() + 1.0;
+        let signal = power(&mut a.iter().map(|sample| f64::from(*sample)));
+        let noise = power(&mut a.iter().zip(b).map(|(a, b)| f64::from(*a) - f64::from(*b)));
+        10.0 * (signal / noise).log10()
+    }
+
+    #[test]
+    fn fec_and_concealment_of_the_real_codec_keep_duration_and_sound() {
+        let packets = encoded(babble, 1_000);
+        let (whole, _) = play(&packets, |_| false);
+        assert_eq!(whole.len(), 1_000 * 480);
+        let lost = |n: u64| n > 5 && n < 999 && n % 10 == 3;
+        let (holed, stats) = play(&packets, lost);
+        assert_eq!(holed.len(), 1_000 * 480);
+        assert_eq!(stats.reception.lost, 99);
+        assert_eq!(stats.reception.recovered, millis(99 * 20), "each from the packet after it");
+        let snr = agreement(&whole, &holed);
+        println!("10 % lost, with FEC: {snr:.1} dB");
+        assert!(snr > 8.0, "{snr}");
+        let clicks = curve(&holed) as f64 / curve(&whole) as f64;
+        assert!(clicks < 4.0, "{clicks}");
+    }
+
+    #[test]
+    fn an_outage_of_a_second_fades_out_and_in_with_the_real_codec() {
+        let packets = encoded(|rate, index| tone(200.0, rate, index), 300);
+        let (samples, stats) = play(&packets, |n| (100..150).contains(&n));
+        assert_eq!(samples.len(), 300 * 480);
+        assert_eq!(stats.reception.lost, 50);
+        let middle = &samples[110 * 480..148 * 480];
+        assert!(middle.iter().all(|sample| *sample == 0), "silence after the fade");
+        assert!((frequency(&samples[200 * 480..], RATE) - 200.0).abs() < 1.0);
+        let natural = curve(&samples[200 * 480..]);
+        assert!(curve(&samples[90 * 480..]) <= 4 * natural, "{} {natural}", curve(&samples[90 * 480..]));
+    }
+
+    #[test]
+    fn case_10_stereo_and_mono_packets_may_follow_each_other() {
+        // 440 Hz on the left alone, as the real encoder makes it, then mono.
+        let mut stereo = opus::Encoder::new(48_000, opus::Channels::Stereo, opus::Application::Audio).unwrap();
+        let mut packets: Vec<Vec<u8>> = (0..50u64)
+            .map(|n| {
+                let pcm: Vec<i16> =
+                    (n * 960..(n + 1) * 960).flat_map(|index| [tone(440.0, 48_000, index), 0]).collect();
+                let mut packet = vec![0; 1_500];
+                let length = stereo.encode(&pcm, &mut packet).unwrap();
+                packet.truncate(length);
+                packet
+            })
+            .collect();
+        assert!(packets.iter().all(|packet| crate::opus::channels(packet) == 2));
+        packets.extend(encoded(|rate, index| tone(440.0, rate, index), 50));
+        let (samples, _) = play(&packets, |_| false);
+        assert_eq!(samples.len(), 2 * 24_000);
+        for second in samples.chunks(24_000) {
+            let hz = frequency(&second[2_400..21_600], RATE);
+            assert!((hz - 440.0).abs() < 1.0, "{hz}");
         }
     }
 }
