@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use str0m::change::SdpOffer;
@@ -14,12 +13,13 @@ use str0m::media::{Mid, Pt};
 use str0m::net::{Protocol, Receive, TcpType, Transmit};
 use str0m::rtp::{RtpPacket, RtpWrite};
 use str0m::{Candidate, Event, IceCreds, Input, Output, Rtc, RtcConfig, RtcError};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use watch_audio_media::codec::Decode;
 use watch_audio_media::opus::{Decoder, packet_samples};
 
 use super::answer::{Answer, mid_of, offer_for_str0m};
 use super::check::{Complaint, Request};
+use super::metronome::Metronome;
 use super::model::{Model, huge};
 use super::wire::{Arrival, Packet, Wire};
 use super::{Dialect, Ended, Happening, Network, Note, Options, Path, Session, What};
@@ -471,39 +471,6 @@ impl Peer {
         // Best effort: what fails here was gone already.
         let _ = self.rtc.close();
         let _ = self.drain();
-    }
-}
-
-/// Ticks once per packet from a thread of its own: a sleeping thread is a tenth of a millisecond late, tokio's timers are
-/// one and a half.
-struct Metronome {
-    tick: Arc<Notify>,
-    stop: Arc<AtomicBool>,
-}
-
-impl Metronome {
-    fn start(period: Duration) -> Self {
-        let this = Self { tick: Arc::default(), stop: Arc::default() };
-        let (tick, stop) = (Arc::clone(&this.tick), Arc::clone(&this.stop));
-        std::thread::spawn(move || {
-            let mut next = Instant::now();
-            while !stop.load(Ordering::Relaxed) {
-                next += period;
-                std::thread::sleep(next.saturating_duration_since(Instant::now()));
-                tick.notify_one();
-            }
-        });
-        this
-    }
-
-    async fn tick(&self) {
-        self.tick.notified().await;
-    }
-}
-
-impl Drop for Metronome {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
     }
 }
 

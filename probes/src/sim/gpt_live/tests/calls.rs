@@ -61,7 +61,7 @@ async fn barge_in_silences_the_answer_without_an_event() {
     caller.until("stops", 5, |_| simulator.record()[0].spoken[0].cut).await;
     let session = simulator.record().remove(0);
     let took = session.spoken[0].to.unwrap().saturating_duration_since(session.heard[1].from);
-    assert!((Duration::from_millis(200)..Duration::from_millis(400)).contains(&took), "{took:?}");
+    assert!((Duration::from_millis(200)..Duration::from_secs(2)).contains(&took), "{took:?}");
     assert!(session.sent.iter().all(|event| event.kind.starts_with("session.")));
     caller.peer.close().await;
     simulator.shutdown().await;

@@ -9,14 +9,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use watch_audio::engine::{EngineKind, Start};
 use watch_audio::rtc;
+use watch_audio::secret::Secret;
 use watch_audio::sign_in::openai::{self, ChatGpt};
 use watch_audio::sign_in::session::{self, session_request};
 use watch_audio_media::codec::{Decode, Encode};
 use watch_audio_media::opus::{Decoder, Encoder, EncoderSettings};
 
 use super::*;
-
-use crate::sim::script::{Turn, Utterance};
+use crate::sim::script::{Script, Turn, Utterance};
 
 /// A caller: a peer, a microphone that never stops, and what came of it.
 struct Caller {
