@@ -16,10 +16,10 @@ mkdir -p "$work"
 
 if ! "$work/venv/bin/python" -c 'import aiortc' 2>/dev/null; then
     python3 -m venv "$work/venv"
-    "$work/venv/bin/pip" install --quiet aiortc
+    "$work/venv/bin/pip" install --quiet aiortc==1.16.0
 fi
 if [ ! -d "$work/node_modules/@roamhq/wrtc" ]; then
-    (cd "$work" && npm install --silent --no-audit --no-fund --prefix "$work" @roamhq/wrtc)
+    (cd "$work" && npm install --silent --no-audit --no-fund --prefix "$work" @roamhq/wrtc@0.10.0)
 fi
 
 echo "aiortc:"
