@@ -14,7 +14,7 @@ use super::{Config, Credentials, Limits, Server};
 #[derive(Debug, Clone, clap::Args)]
 pub struct RelayArgs {
     /// Where to listen; beyond loopback only with --behind-tls
-    #[arg(long, env = "WATCH_AUDIO_RELAY_LISTEN", default_value = "127.0.0.1:8790", value_name = "ADDRESS:PORT")]
+    #[arg(long, env = "WATCH_AUDIO_RELAY_LISTEN", default_value = "127.0.0.1:8787", value_name = "ADDRESS:PORT")]
     pub listen: SocketAddr,
     /// File with one gateway credential per line, or `name: credential`
     #[arg(long, env = "WATCH_AUDIO_RELAY_CREDENTIALS", value_name = "FILE")]

@@ -1,8 +1,8 @@
 //! Sign-in without a plugin: the credentials are in files, named by the file given with `--config`.
 //!
 //! ```json
-//! {"gpt_live": {"api_key_file": "/home/ada/openai.key"},
-//!  "grok": {"api_key_file": "/home/ada/xai.key"}}
+//! {"gpt_live": {"api_key_file": "/etc/watch-audio/openai.key"},
+//!  "grok": {"api_key_file": "/etc/watch-audio/xai.key"}}
 //! ```
 //!
 //! `gpt_live` takes `codex_file` (a Codex sign-in, billed to the subscription) instead of `api_key_file`; naming both is an
