@@ -100,17 +100,17 @@ impl Journal {
         self.playout.microphone_open(self.time(at))
     }
 
-    /// Whether speech was heard that can be the answer: after the question, and after what the engine was last given.
-    pub fn heard_since(&self, question_end: Duration) -> bool {
+    /// When the reply to a question began to be heard: after the question, and after what the engine was last given.
+    pub fn reply_since(&self, question_end: Duration) -> Option<Duration> {
         let speech = self.playout.speech();
         let Some(answered) = self.answered.filter(|answered| *answered > question_end) else {
-            return speech.first_after(question_end).is_some();
+            return speech.first_after(question_end).map(|span| span.start);
         };
         // An answer may follow its filler without a pause: then it is a reply of its own (Grok), or the stretch goes on
         // far behind the hand-over.
-        speech.first_after(answered).is_some()
-            || self.playout.replies().iter().any(|reply| *reply >= answered)
-            || speech.at(answered).is_some_and(|span| span.end >= answered + LONGER_THAN_A_FILLER)
+        let apart = self.playout.replies().iter().copied().find(|reply| *reply >= answered);
+        let goes_on = || speech.at(answered).filter(|span| span.end >= answered + LONGER_THAN_A_FILLER);
+        apart.or(speech.first_after(answered).map(|span| span.start)).or(goes_on().map(|_| answered))
     }
 
     /// Shows on the terminal what goes on.

@@ -284,12 +284,18 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Whether the reply to the question has sounded for so long, and sounds now.
+    /// Whether the reply to the question has sounded for so long, and sounds now. What is said while an agent works is
+    /// not the reply.
     fn reply_plays_since(&self, time: Duration, after: Duration) -> bool {
         let speech = self.journal.playout.speech();
-        let Some(first) = self.question_end().and_then(|end| speech.first_after(end)) else { return false };
         let sounds = speech.last_end().is_some_and(|end| end + STILL_SOUNDING >= time);
-        time >= first.start + after && sounds
+        let begins = self.question_end().and_then(|end| self.journal.reply_since(end));
+        sounds && !self.owes() && begins.is_some_and(|begins| time >= begins + after)
+    }
+
+    /// Whether the engine waits for something of ours.
+    fn owes(&self) -> bool {
+        !self.searches.is_empty() || self.dialogue.deadline().is_some()
     }
 
     /// When the user's last words ended, on the call's time line; none while he speaks.
@@ -415,10 +421,10 @@ impl<'a> Session<'a> {
     /// Whether an answer was heard to its end. GPT-Live says nowhere that it is over (case 18): a stretch of quiet
     /// after speech has to do, once nothing is owed any more.
     fn heard_answer(&self) -> bool {
-        let owed = !self.searches.is_empty() || self.dialogue.deadline().is_some() || self.replying;
+        let owed = self.owes() || self.replying;
         let scripted = self.barge_in.is_some() || self.tap.is_some();
         let Some(question_end) = self.question_end() else { return false };
-        !owed && !scripted && !self.journal.playout.active() && self.journal.heard_since(question_end)
+        !owed && !scripted && !self.journal.playout.active() && self.journal.reply_since(question_end).is_some()
     }
 
     /// After the end of the stream the Watch still plays what it has. Then it is known whether the answer was whole.

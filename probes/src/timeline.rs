@@ -90,10 +90,13 @@ impl Timeline {
         self.zero
     }
 
-    /// Notes words of a running text: joined to the ones before as long as nobody else spoke and no pause was made. What
-    /// the user said is placed where it was complete, what the engine says where it began.
+    /// Notes words of a running text: joined to the ones before as long as nobody else spoke and nothing else began; a
+    /// fragment that goes on carries its own space. What the user said is placed where it was complete, what the engine
+    /// says where it began.
     pub fn words(&mut self, at: Instant, what: What, words: &str, whole: bool) {
-        let goes_on = self.last_words.replace(at).is_some_and(|last| whole || at < last + PAUSE);
+        let since = self.last_words.replace(at).map(|last| at - last);
+        let pause = if words.starts_with(' ') { PAUSE } else { PAUSE_BEFORE_A_BEGINNING };
+        let goes_on = since.is_some_and(|since| whole || since < pause);
         let last = self.moments.iter_mut().rev().find(|(_, what, _)| matches!(what, What::Heard | What::Said));
         let Some((last_at, _, text)) = last.filter(|(_, last, _)| goes_on && *last == what) else {
             return self.note(at, what, words.trim_start());
@@ -173,6 +176,8 @@ impl fmt::Debug for Moment {
 
 /// Fragments of one utterance come closer together than this.
 const PAUSE: Duration = Duration::from_millis(1500);
+/// A fragment without a space may be the rest of a word, but then it comes with the next slot of 200 ms.
+const PAUSE_BEFORE_A_BEGINNING: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {

@@ -255,9 +255,7 @@ impl Model {
         }
         self.plan(told_at, Plan::TurnOver);
         let plan = match turn.delegate {
-            Some(request) => {
-                Plan::Delegate { request, offset_ms: slot_end - SLOT_MS, answer: turn.answer, filler: turn.filler }
-            }
+            Some(request) => Plan::Delegate { request, offset_ms: slot_end, answer: turn.answer, filler: turn.filler },
             None => Plan::Say(Occasion::Answer, turn.answer),
         };
         self.plan(decided, plan);
