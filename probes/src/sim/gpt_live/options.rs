@@ -25,9 +25,9 @@ pub struct Options {
     pub dialect_b: DialectB,
     /// What goes wrong.
     pub faults: Faults,
-    /// Keep all received audio ([`Session::audio`]).
+    /// Keep all received audio ([`Session::audio`](super::Session::audio)).
     pub keep_audio: bool,
-    /// The network in front of the UDP candidate; [`Simulator::impair`] changes it while calls run.
+    /// The network in front of the UDP candidate; [`Simulator::impair`](super::Simulator::impair) changes it while calls run.
     pub network: Option<Network>,
 }
 

@@ -54,7 +54,7 @@ pub struct Session {
     pub sent: Vec<Event>,
     /// Audio received.
     pub input: Input,
-    /// All audio received, at 24 kHz, with [`Options::keep_audio`].
+    /// All audio received, at 24 kHz, with [`Options::keep_audio`](super::Options::keep_audio).
     pub audio: Vec<i16>,
     /// Speech heard.
     pub heard: Vec<Heard>,
