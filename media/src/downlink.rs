@@ -4,18 +4,20 @@
 //! waits only for the reordering this network has shown, then it is concealed. And when nothing comes at all there is a
 //! clock for gaps: sound goes on, first concealed, then silent, and what it gave counts against the hole.
 
+mod fade;
 mod lateness;
 mod order;
+mod outlet;
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
+use self::fade::Fade;
 use self::lateness::Lateness;
 use self::order::{Arrival, Held, Order};
+use self::outlet::{Made, Outlet};
 use crate::codec::Decode;
 use crate::join;
-use crate::pause::Pause;
-use crate::pcm;
+use crate::opus;
 use crate::stats::{Jitter, Reception};
 
 /// One RTP packet (RFC 3550 section 5.1), its padding already gone.
@@ -40,6 +42,9 @@ pub struct RtpPacket<'a> {
 pub struct Frame<'a> {
     /// Mono, at the decoder's rate, as long as the packet (2.5 to 120 ms) or a piece of at most 20 ms of a hole.
     pub samples: &'a [i16],
+    /// When packets are passed through: the packet as it came, empty for a lost one as long as the last
+    /// (`watch-audio.md`, Extensions).
+    pub packet: &'a [u8],
     /// Where it comes from.
     pub kind: FrameKind,
     /// The largest magnitude in `samples`.
@@ -104,22 +109,18 @@ pub struct Downlink<D> {
     /// When the last packet went out.
     last_played: Duration,
     fade: Fade,
-    pause: Pause,
-    /// Given by the clock for gaps beyond what was missing, in ticks.
-    surplus: i64,
-    /// The start of what was shed, to join what follows it without a click.
-    cut: Vec<i16>,
-    ready: VecDeque<Ready>,
-    current: Option<Ready>,
-    spare: Vec<Vec<i16>>,
+    outlet: Outlet,
+    pass_through: Option<PassThrough>,
     stats: DownlinkStats,
 }
 
-#[derive(Debug)]
-struct Ready {
-    samples: Vec<i16>,
-    kind: FrameKind,
-    peak: u16,
+/// What the Watch's decoder is to be told of packets that did not come.
+#[derive(Debug, Default)]
+struct PassThrough {
+    /// Lost ones in a row.
+    lost: u32,
+    /// The TOC byte of the last packet when it was all of it: the engine is silent, and nothing is lost.
+    dtx: Option<u8>,
 }
 
 /// Nothing has come for too long.
@@ -147,14 +148,15 @@ impl<D: Decode> Downlink<D> {
             owed: 0,
             gap: None,
             last_played: Duration::ZERO,
-            pause: Pause::default(),
-            surplus: 0,
-            cut: Vec::new(),
-            ready: VecDeque::new(),
-            current: None,
-            spare: Vec::new(),
+            outlet: Outlet::default(),
+            pass_through: None,
             stats: DownlinkStats::default(),
         }
+    }
+
+    /// The same, with each frame's packet beside its samples. Holes are then whole packets, at most 5 in a row.
+    pub fn passing_packets(self) -> Self {
+        Self { pass_through: Some(PassThrough::default()), ..self }
     }
 
     /// Takes in a packet that arrived at `now`.
@@ -167,8 +169,8 @@ impl<D: Decode> Downlink<D> {
                 self.lateness.push(now, timestamp);
                 self.jitter.push(now, packet.timestamp);
             }
-            Arrival::Fresh(timestamp) => {
-                self.stats.reception.received += 1;
+            Arrival::Fresh { timestamp, packets } => {
+                self.stats.reception.received += packets;
                 self.lateness.reset();
                 self.lateness.push(now, timestamp);
                 self.jitter.restart();
@@ -198,12 +200,7 @@ impl<D: Decode> Downlink<D> {
 
     /// The next frame in order, if there is one.
     pub fn pop(&mut self) -> Option<Frame<'_>> {
-        let next = self.ready.pop_front()?;
-        if let Some(last) = self.current.replace(next) {
-            self.spare.push(last.samples);
-        }
-        let current = self.current.as_ref()?;
-        Some(Frame { samples: &current.samples, kind: current.kind, peak: current.peak })
+        self.outlet.pop()
     }
 
     /// How the stream fared so far.
@@ -212,7 +209,9 @@ impl<D: Decode> Downlink<D> {
             jitter: self.jitter.value(),
             reorder_wait: self.order.wait(),
             worst_lateness: self.lateness.worst(),
-            surplus: lateness::from_ticks(self.surplus),
+            surplus: lateness::from_ticks(self.outlet.surplus),
+            shed: self.outlet.shed,
+            overflow: self.outlet.overflow,
             ..self.stats
         }
     }
@@ -239,85 +238,101 @@ impl<D: Decode> Downlink<D> {
         } else {
             // A timestamp that steps back is the sender's own affair: play on.
             let hole = self.due.map_or(0, |due| held.timestamp - due).max(0);
-            self.surplus += (given - hole).max(0);
+            self.outlet.surplus += (given - hole).max(0);
             self.fill_hole((hole - given).max(0), lost.then_some(&held.payload[..]));
         }
-        let mut samples = self.spare.pop().unwrap_or_default();
-        samples.clear();
-        let ticks = match self.decoder.decode(&held.payload, &mut samples) {
+        let mut made = self.outlet.blank();
+        match self.decoder.decode(&held.payload, &mut made.samples) {
             Ok(count) if count > 0 => {
                 self.packet = self.ticks(count);
-                self.fade.back(&mut samples);
-                self.emit(samples, FrameKind::Decoded);
-                self.packet
+                self.fade.back(&mut made.samples);
+                if let Some(pass) = &mut self.pass_through {
+                    made.packet.extend_from_slice(&held.payload);
+                    pass.lost = 0;
+                    pass.dtx = held.payload.first().copied().filter(|_| opus::is_dtx(&held.payload));
+                }
+                self.put(made, FrameKind::Decoded);
             }
             _ => {
-                self.spare.push(samples);
+                self.outlet.recycle(made);
                 self.stats.undecodable += 1;
                 self.conceal(self.packet);
-                self.packet
             }
-        };
-        self.due = Some(held.timestamp + ticks);
+        }
+        self.due = Some(held.timestamp + self.packet);
     }
 
     /// Makes up what is missing before a packet that came, `next` when its FEC may help.
     fn fill_hole(&mut self, missing: i64, next: Option<&[u8]>) {
         let wanted = missing + self.owed;
-        let fill = wanted.min(MAX_FILL) / SHORTEST * SHORTEST;
+        // The Watch's decoder can only be told of whole packets, and finds the FEC itself.
+        let grain = if self.pass_through.is_some() { self.packet.max(SHORTEST) } else { SHORTEST };
+        let fill = wanted.min(MAX_FILL.max(grain)) / grain * grain;
         self.owed = if wanted > MAX_FILL { 0 } else { wanted - fill };
         match next {
-            Some(next) if fill >= self.packet => {
+            Some(next) if fill >= self.packet && self.pass_through.is_none() => {
                 self.conceal(fill - self.packet);
                 self.recover(next);
             }
-            _ => self.conceal(fill),
+            _ => {
+                self.conceal(fill);
+            }
         }
     }
 
     fn recover(&mut self, next: &[u8]) {
-        let mut samples = self.spare.pop().unwrap_or_default();
-        samples.clear();
-        match self.decoder.recover(next, self.samples(self.packet), &mut samples) {
+        let mut made = self.outlet.blank();
+        match self.decoder.recover(next, self.samples(self.packet), &mut made.samples) {
             Ok(count) if count > 0 => {
-                self.fade.back(&mut samples);
-                self.emit(samples, FrameKind::Recovered);
+                self.fade.back(&mut made.samples);
+                self.put(made, FrameKind::Recovered);
             }
             _ => {
-                self.spare.push(samples);
+                self.outlet.recycle(made);
                 self.conceal(self.packet);
             }
         }
     }
 
-    /// Makes up `ticks` of sound, a whole number of 2.5 ms, in pieces of 20 ms; silence once it has faded.
-    fn conceal(&mut self, ticks: i64) {
-        let mut left = ticks;
-        while left > 0 {
-            let piece = self.samples(left.min(FRAME));
-            left -= FRAME;
-            let mut samples = self.spare.pop().unwrap_or_default();
-            samples.clear();
-            let kind = if self.fade.is_silent() {
-                FrameKind::Silence
-            } else {
-                match self.decoder.conceal(piece, &mut samples) {
-                    Ok(count) if count > 0 => FrameKind::Concealed,
-                    _ => FrameKind::Silence,
+    /// Makes up `ticks` of sound, a whole number of 2.5 ms, in pieces; silence once it has faded. Answers how much was
+    /// given out.
+    fn conceal(&mut self, ticks: i64) -> i64 {
+        let piece = self.piece();
+        let mut given = 0;
+        while given < ticks {
+            let mut made = self.outlet.blank();
+            if let Some(pass) = &mut self.pass_through {
+                if let Some(toc) = pass.dtx {
+                    made.packet.push(toc);
+                } else if pass.lost >= MAX_LOST_IN_A_ROW {
+                    self.outlet.recycle(made);
+                    break;
                 }
-            };
-            samples.resize(piece, 0);
-            self.fade.out(&mut samples);
-            self.emit(samples, kind);
+                pass.lost += 1;
+            }
+            let length = piece.min(ticks - given);
+            given += length;
+            let samples = self.samples(length);
+            let concealed =
+                !self.fade.is_silent() && self.decoder.conceal(samples, &mut made.samples).is_ok_and(|count| count > 0);
+            made.samples.resize(samples, 0);
+            self.fade.out(&mut made.samples);
+            self.put(made, if concealed { FrameKind::Concealed } else { FrameKind::Silence });
         }
+        given
+    }
+
+    /// How much is made up at a time, in ticks.
+    fn piece(&self) -> i64 {
+        if self.pass_through.is_some() { self.packet } else { FRAME }
     }
 
     /// The clock for gaps.
     fn fill_gap(&mut self, now: Duration) {
         while let Some(deadline) = self.gap_deadline().filter(|deadline| *deadline <= now) {
-            self.conceal(FRAME);
-            let given = self.gap.as_ref().map_or(0, |gap| gap.given) + FRAME;
-            let mut next = deadline + FRAME_TIME;
+            let piece = self.piece();
+            let given = self.gap.as_ref().map_or(0, |gap| gap.given) + self.conceal(piece);
+            let mut next = deadline + lateness::from_ticks(piece);
             if now > deadline + MAX_CATCH_UP {
                 // Our own host slept: what was missed is missed, a burst helps nobody.
                 next = now + FRAME_TIME;
@@ -341,40 +356,10 @@ impl<D: Decode> Downlink<D> {
         }
     }
 
-    /// Hands a frame out, or sheds it when it is quiet and there is a surplus to lose.
-    fn emit(&mut self, mut samples: Vec<i16>, kind: FrameKind) {
-        let ticks = self.ticks(samples.len());
-        let length = lateness::from_ticks(ticks);
-        let mut peak = pcm::peak(&samples);
-        let quiet = peak <= pcm::QUIET_PEAK;
-        if self.surplus >= ticks && quiet && self.pause.is_long_enough() {
-            self.surplus -= ticks;
-            self.stats.shed += length;
-            if self.cut.is_empty() {
-                self.cut.extend_from_slice(&samples[..join::length(self.decoder.rate()).min(samples.len())]);
-            }
-            self.spare.push(samples);
-            return;
-        }
-        if !self.cut.is_empty() {
-            join::cross(&self.cut, &mut samples);
-            self.cut.clear();
-            peak = pcm::peak(&samples);
-        }
-        self.pause.played(quiet, length);
-        self.stats.reception.played += length;
-        match kind {
-            FrameKind::Decoded => {}
-            FrameKind::Recovered => self.stats.reception.recovered += length,
-            FrameKind::Concealed | FrameKind::Silence => self.stats.reception.concealed += length,
-        }
-        if self.ready.len() >= MAX_READY
-            && let Some(oldest) = self.ready.pop_front()
-        {
-            self.stats.overflow += 1;
-            self.spare.push(oldest.samples);
-        }
-        self.ready.push_back(Ready { samples, kind, peak });
+    fn put(&mut self, mut made: Made, kind: FrameKind) {
+        made.kind = kind;
+        let ticks = self.ticks(made.samples.len());
+        self.outlet.put(made, ticks, join::length(self.decoder.rate()), &mut self.stats.reception);
     }
 
     fn ticks(&self, samples: usize) -> i64 {
@@ -383,56 +368,6 @@ impl<D: Decode> Downlink<D> {
 
     fn samples(&self, ticks: i64) -> usize {
         (ticks * i64::from(self.decoder.rate()) / TICKS_PER_SECOND) as usize
-    }
-}
-
-/// How loud made-up sound still is.
-#[derive(Debug)]
-struct Fade {
-    rate: u32,
-    /// Samples made up since real sound.
-    run: usize,
-}
-
-impl Fade {
-    fn new(rate: u32) -> Self {
-        Self { rate, run: 0 }
-    }
-
-    fn is_silent(&self) -> bool {
-        self.run >= self.samples(FADE_END)
-    }
-
-    /// Made-up sound: as it is for one frame, then down to nothing.
-    fn out(&mut self, samples: &mut [i16]) {
-        for sample in samples {
-            *sample = (f32::from(*sample) * self.gain()) as i16;
-            self.run += 1;
-        }
-    }
-
-    /// Real sound again: up from where the fade was.
-    fn back(&mut self, samples: &mut [i16]) {
-        let start = self.gain();
-        self.run = 0;
-        if start >= 1.0 {
-            return;
-        }
-        let ramp = join::length(self.rate).min(samples.len());
-        for (index, sample) in samples[..ramp].iter_mut().enumerate() {
-            let gain = start + (1.0 - start) * (index + 1) as f32 / ramp as f32;
-            *sample = (f32::from(*sample) * gain) as i16;
-        }
-    }
-
-    fn gain(&self) -> f32 {
-        let (start, end) = (self.samples(FADE_START), self.samples(FADE_END));
-        let left = end.saturating_sub(self.run) as f32;
-        (left / (end - start) as f32).min(1.0)
-    }
-
-    fn samples(&self, time: Duration) -> usize {
-        (time.as_millis() as usize * self.rate as usize) / 1_000
     }
 }
 
@@ -450,14 +385,10 @@ const MAX_FILL: i64 = 4_800;
 const MIN_PATIENCE: Duration = Duration::from_millis(60);
 /// How much the clock for gaps makes up for when it was called late.
 const MAX_CATCH_UP: Duration = Duration::from_millis(100);
-/// Concealment of one 20 ms frame keeps its level…
-const FADE_START: Duration = Duration::from_millis(20);
-/// …and is gone after 100 ms.
-const FADE_END: Duration = Duration::from_millis(100);
+/// `watch-audio.md`, Extensions: more lost packets than this in a row are not told.
+const MAX_LOST_IN_A_ROW: u32 = 5;
 /// The longest Opus packet: 6 frames of 1,275 bytes, with their lengths (RFC 6716 section 3.4), and room to spare.
 const MAX_PAYLOAD: usize = 8_192;
-/// Ten seconds of usual frames: nobody is taking them.
-const MAX_READY: usize = 512;
 
 #[cfg(test)]
 mod tests;

@@ -26,8 +26,8 @@ pub(super) struct Held {
 pub(super) enum Arrival {
     /// It has its place in the order. All with the unwrapped timestamp.
     InTime(i64),
-    /// It has, and with it the stream began anew.
-    Fresh(i64),
+    /// It has, and with it the stream began anew; with the one held back for it, if there was one.
+    Fresh { timestamp: i64, packets: u64 },
     /// Its place had been given up before it came.
     Late(i64),
     /// It is here already.
@@ -173,7 +173,7 @@ impl Order {
         });
         self.jump = None;
         self.held.push_back(held);
-        Arrival::Fresh(timestamp)
+        Arrival::Fresh { timestamp, packets: 1 }
     }
 
     fn insert(&mut self, now: Duration, packet: &RtpPacket<'_>, ahead: i64, timestamp: i64, sound: bool) -> Arrival {
@@ -222,7 +222,7 @@ impl Order {
                 let Some(source) = &self.source else { return Arrival::Aside };
                 let ahead = packet.sequence.wrapping_sub(source.next_on_wire) as i16;
                 self.insert(now, packet, i64::from(ahead), timestamp, true);
-                Arrival::Fresh(timestamp)
+                Arrival::Fresh { timestamp, packets: 2 }
             }
             other => {
                 if let Some((_, dropped)) = other {

@@ -1,5 +1,7 @@
 //! Finding where sound repeats itself.
 
+use std::ops::RangeInclusive;
+
 /// How much sound [`period`] looks at, in samples: 30 ms.
 pub(super) fn reach(rate: u32) -> usize {
     longest(rate) + window(rate)
@@ -44,18 +46,22 @@ pub(super) fn window(rate: u32) -> usize {
     rate as usize / 100
 }
 
-/// Looks at every few lags first, then closely around the best.
-fn best(lags: std::ops::RangeInclusive<usize>, rate: u32, score: impl Fn(usize) -> f32) -> usize {
+/// The best lag; of several that are about as good the longest, which is several periods. Looks at every few first.
+fn best(lags: RangeInclusive<usize>, rate: u32, score: impl Fn(usize) -> f32) -> usize {
     let (from, to) = (*lags.start(), *lags.end());
     if from > to {
         return 0;
     }
     let stride = (rate as usize / 8_000).max(1);
-    let at = |lags: &mut dyn Iterator<Item = usize>| {
-        lags.map(|lag| (lag, score(lag))).fold((0, f32::MIN), |best, next| if next.1 > best.1 { next } else { best }).0
-    };
-    let rough = at(&mut lags.step_by(stride));
-    at(&mut (rough.saturating_sub(stride).max(from)..=(rough + stride).min(to)))
+    let falling = lags.rev().step_by(stride);
+    let most = falling.clone().map(&score).fold(f32::MIN, f32::max);
+    let rough = falling.clone().find(|lag| score(*lag) >= most - NEARLY).unwrap_or(from);
+    // The way up from the long side of the peak.
+    let mut lag = rough;
+    while lag > from && score(lag - 1) > score(lag) {
+        lag -= 1;
+    }
+    lag
 }
 
 /// Normalized cross-correlation, -1 to 1.
@@ -69,3 +75,6 @@ fn similarity(a: &[i16], b: &[i16]) -> f32 {
     }
     product as f32 / ((energy_a as f32).sqrt() * (energy_b as f32).sqrt() + 1.0)
 }
+
+/// A correlation this much below the best is as good.
+const NEARLY: f32 = 0.05;

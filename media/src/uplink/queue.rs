@@ -41,4 +41,10 @@ impl Queue {
             self.head = 0;
         }
     }
+
+    /// How much fits without growing.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.samples.capacity()
+    }
 }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{Dice, babble, curve, quantile, speech, tone};
+use crate::testing::{Dice, babble, curve, frequency, quantile, speech, tone};
 
 const RATE: u32 = 16_000;
 
@@ -415,4 +415,97 @@ proptest! {
         prop_assert!(came.len() + 3 * length + 960 >= sent.len());
         prop_assert_eq!(&came[80..], &sent[80..came.len()], "all but the fade-in of 5 ms");
     }
+}
+
+#[test]
+fn an_hour_up_in_seconds() {
+    let began = std::time::Instant::now();
+    let mut uplink = Uplink::new(RATE);
+    let mut frame = Vec::new();
+    let mut dice = Dice(9);
+    let message: Vec<i16> = (0..1_600).map(|index| (index % 80 - 40) * 100).collect();
+    let (mut last, mut deepest) = (Duration::ZERO, Duration::ZERO);
+    for n in 0..36_000 {
+        // Ten seconds of each minute are rough.
+        let jitter = if n % 600 < 100 { 120.0 } else { 5.0 };
+        let at = millis(1_000.0 + 100.0 * f64::from(n) + jitter * dice.roll()).max(last);
+        last = at;
+        while uplink.next_slot() < at {
+            uplink.pull(uplink.next_slot().max(millis(500.0)), &mut frame);
+        }
+        uplink.push(at, &message);
+        deepest = deepest.max(uplink.stats().queued);
+    }
+    println!("an hour up: {:?}, deepest {deepest:?}, {:?}", began.elapsed(), uplink.stats());
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(deepest < millis(350.0));
+    assert!(uplink.stats().frames >= 179_900);
+    let memory = uplink.queue.capacity();
+    assert!(memory <= RATE as usize * 4, "nothing has grown: {memory}");
+}
+
+#[test]
+fn real_speech_is_caught_up_with_and_stays_speech() {
+    // One reader hardly stops for breath, the other does between sentences.
+    for (file, within) in [
+        (&include_bytes!("../../../samples/austen-0870.wav")[..], 5_000.0),
+        (&include_bytes!("../../../samples/long-answer.wav")[..], 3_000.0),
+    ] {
+        let speech = crate::wav::parse(file).expect("a sample");
+        let mut uplink = Uplink::new(speech.rate);
+        let mut frame = Vec::new();
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        let step = speech.rate as usize / 10;
+        for (n, message) in speech.samples.chunks_exact(step).cycle().take(140).enumerate() {
+            // All that is said between 2 and 3.5 s comes at 3.5 s.
+            let at = millis(100.0 * n as f64 + 100.0);
+            let at = if (millis(2_000.0)..millis(3_500.0)).contains(&at) { millis(3_500.0) } else { at };
+            while uplink.next_slot() < at {
+                uplink.pull(uplink.next_slot().max(millis(50.0)), &mut frame);
+                after.extend_from_slice(&frame);
+            }
+            uplink.push(at, message);
+            before.extend_from_slice(message);
+            let late = uplink.stats().queued.as_secs_f64() * 1e3 - 100.0;
+            assert!(at < millis(3_500.0 + within) || late < 100.0, "{late} ms at {at:?}");
+        }
+        let stats = uplink.stats();
+        println!("real speech: {stats:?}, curve {} of {}", curve(&after), curve(&before));
+        assert_eq!((stats.dropped, stats.stalls), (Duration::ZERO, 1));
+        assert!(f64::from(curve(&after)) <= 1.5 * f64::from(curve(&before)), "no click the speech has not itself");
+        // Compressed, not attenuated: it is about as loud as it was.
+        let loudness = |sound: &[i16]| {
+            let loud: Vec<f64> = sound.iter().map(|s| f64::from(*s).powi(2)).filter(|power| *power > 1e4).collect();
+            (loud.iter().sum::<f64>() / loud.len() as f64).sqrt()
+        };
+        let ratio = loudness(&after) / loudness(&before);
+        assert!((0.85..1.15).contains(&ratio), "{ratio}");
+    }
+}
+
+#[test]
+fn compressed_sound_is_at_most_1_4_times_as_fast_and_keeps_its_pitch() {
+    let messages = stalled(steady(100.0, 1_000.0, 20.0), 8_050.0, 9_550.0);
+    let mut uplink = Uplink::new(RATE);
+    let mut frame = Vec::new();
+    let (mut sound, mut lost) = (Vec::new(), Vec::new());
+    for message in messages {
+        while uplink.next_slot() < message.at {
+            uplink.pull(uplink.next_slot().max(millis(50.0)), &mut frame);
+            if uplink.next_slot() > millis(9_600.0) {
+                sound.extend_from_slice(&frame);
+                lost.push(uplink.stats().compressed);
+            }
+        }
+        let samples: Vec<i16> =
+            (message.start..message.start + message.samples as u64).map(|index| low(RATE, index)).collect();
+        uplink.push(message.at, &samples);
+    }
+    assert!(uplink.stats().compressed > millis(1_350.0));
+    // In any half second no more than 0.2 s is left out, give or take a pitch period.
+    let most = lost.windows(26).map(|lost| lost[25] - lost[0]).max().expect("slots");
+    assert!((millis(180.0)..=millis(215.0)).contains(&most), "{most:?}");
+    let hz = frequency(&sound[..RATE as usize * 3], RATE);
+    assert!((hz - 200.0).abs() < 1.0, "{hz} Hz");
+    assert!(curve(&sound) <= 2 * natural(low));
 }
