@@ -51,6 +51,8 @@ impl Out {
 
 /// Runs messages through, the first pull at `start`; every slot is kept.
 fn run(signal: fn(u32, u64) -> i16, messages: &[Message], start: Duration, until: Duration) -> Out {
+    // All signals of these tests repeat after ten seconds.
+    let signal: Vec<i16> = (0..10 * u64::from(RATE)).map(|index| signal(RATE, index)).collect();
     let mut uplink = Uplink::new(RATE);
     let mut out = Out::default();
     let mut messages = messages.iter().peekable();
@@ -63,9 +65,8 @@ fn run(signal: fn(u32, u64) -> i16, messages: &[Message], start: Duration, until
         }
         match messages.next_if(|message| message.at <= slot) {
             Some(message) => {
-                let samples: Vec<i16> =
-                    (message.start..message.start + message.samples as u64).map(|index| signal(RATE, index)).collect();
-                uplink.push(message.at, &samples);
+                let samples = signal.iter().cycle().skip(message.start as usize % signal.len()).take(message.samples);
+                uplink.push(message.at, &samples.copied().collect::<Vec<i16>>());
                 let queued = uplink.stats().queued.as_secs_f64() * 1e3;
                 out.depths.push((message.at, queued - message.samples as f64 / 16.0));
             }
