@@ -56,6 +56,7 @@ fn come_out(journal: &Journal, end: &End, stop: Stop) -> Option<Verdict> {
         End::HungUp(_) => Verdict::NoAnswer("it was not heard to its end before the longest call was over".into()),
         End::GaveUp => Verdict::NoAnswer("the host did not answer `start`".into()),
         End::Recording(error) => Verdict::Fault(error.to_string()),
+        End::Codec(error) => Verdict::Fault(error.to_string()),
         End::Error(code, _) if started && matches!(code.as_str(), "unreachable" | "failed") => return None,
         End::Error(code, message) => Verdict::EngineRefused(code.clone(), message.clone()),
         End::Ended(reason) => Verdict::Broke(format!("the host ended it: {reason}")),

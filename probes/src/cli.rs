@@ -84,6 +84,9 @@ struct Arguments {
     /// Offer the `playout` extension (Grok): the host learns exactly what was heard.
     #[arg(long)]
     playout: bool,
+    /// Offer Opus between Watch and host (an extension; deployed Watches send PCM).
+    #[arg(long)]
+    opus: bool,
     /// What goes to stderr, from the bridge too. No level shows a secret or what was said.
     #[arg(long, value_enum, default_value_t = LogLevel::Warn)]
     log_level: LogLevel,
@@ -194,6 +197,7 @@ fn options(arguments: &Arguments) -> Result<Options, Verdict> {
         barge_in: arguments.barge_in.map(Duration::from_secs_f64),
         tap: arguments.tap.map(Duration::from_secs_f64),
         playout: arguments.playout,
+        opus: arguments.opus,
         start: Map::new(),
         longest: Duration::from_secs_f64(arguments.seconds),
     };

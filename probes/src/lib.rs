@@ -5,6 +5,7 @@
 pub mod attempts;
 pub mod call;
 pub mod cli;
+pub mod coding;
 pub mod dialogue;
 pub mod figures;
 pub mod host;

@@ -9,6 +9,8 @@ use crate::speech::Speech;
 pub struct Microphone {
     rate: u32,
     question: Vec<i16>,
+    /// Where the question's first loud sample is, in samples.
+    speech_start: usize,
     /// Where in the question's last loud sample ends, in samples; its whole length when it is quiet throughout.
     speech_end: usize,
     /// The next sample of the question to be captured, while it is spoken.
@@ -24,10 +26,12 @@ impl Microphone {
     pub fn new(rate: u32, question: Vec<i16>) -> Self {
         let mut speech = Speech::new(rate);
         speech.push(0, &question);
+        let speech_start = speech.spans().first().map_or(0, |span| samples_of(span.start, rate) as usize);
         let speech_end = speech.last_end().map_or(question.len(), |end| samples_of(end, rate) as usize);
         Self {
             rate,
             question,
+            speech_start,
             speech_end,
             speaking: None,
             captured: 0,
@@ -68,6 +72,11 @@ impl Microphone {
         self.captured += length;
         self.messages += 1;
         &self.block
+    }
+
+    /// How far into the question its speech begins.
+    pub fn speech_start(&self) -> Duration {
+        self.time(self.speech_start as u64)
     }
 
     /// When the speech of each spoken question was over.
@@ -112,6 +121,7 @@ mod tests {
         assert_eq!(captured[..4000], question);
         assert!(captured[4000..].iter().all(|&s| s == 0));
         assert_eq!(captured.len(), 50 * (1360 + 1712));
+        assert_eq!(microphone.speech_start(), Duration::from_millis(100));
         assert_eq!(microphone.speech_ends(), [Duration::from_millis(200)]);
     }
 

@@ -7,9 +7,10 @@ use tokio::sync::watch::Receiver;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use watch_audio::engine::EngineKind;
-use watch_audio_media::pcm;
+use watch_audio_media::codec::CodecError;
 
 use crate::attempts::stopped;
+use crate::coding::Coding;
 use crate::dialogue::{Act, Dialect, Dialogue, words_of};
 use crate::journal::Journal;
 use crate::microphone::Microphone;
@@ -37,6 +38,8 @@ pub struct Manner {
     pub tap: Option<Duration>,
     /// Offers the `playout` extension.
     pub playout: bool,
+    /// Offers Opus (the `codecs` extension).
+    pub opus: bool,
     /// Further fields of `start`: `voice`, `greeting`, `history`, …
     pub start: Map<String, Value>,
     /// The longest call, from the first `started`.
@@ -63,6 +66,8 @@ pub enum End {
     Ended(String),
     /// The recording cannot be written.
     Recording(RecordingError),
+    /// The codec that was agreed fails.
+    Codec(CodecError),
 }
 
 /// Why the Watch hung up.
@@ -96,8 +101,8 @@ pub async fn run(
         _ = stopped(stop) => Err(End::HungUp(Because::Stopped)),
     };
     let end = match started {
-        Ok(opened) => {
-            let mut session = Session::new(journal, manner, tools, &mut watch, opened);
+        Ok((opened, coding)) => {
+            let mut session = Session::new(journal, manner, tools, &mut watch, opened, coding);
             let end = session.run(stop).await;
             session.let_play_out(&end).await;
             end
@@ -111,10 +116,13 @@ pub async fn run(
 }
 
 /// Asks for the engine and waits for it.
-async fn start(journal: &mut Journal, manner: &Manner, watch: &mut Watch) -> Result<Instant, End> {
+async fn start(journal: &mut Journal, manner: &Manner, watch: &mut Watch) -> Result<(Instant, Coding), End> {
     let mut message = json!({"type": "start", "engine": manner.engine.as_str()});
     if manner.playout {
         message["playout"] = true.into();
+    }
+    if manner.opus {
+        message["codecs"] = json!(["opus", "pcm16"]);
     }
     for (field, value) in &manner.start {
         message[field] = value.clone();
@@ -133,8 +141,10 @@ async fn start(journal: &mut Journal, manner: &Manner, watch: &mut Watch) -> Res
                 "started" => {
                     journal.timeline.start(at);
                     journal.timeline.note(at, What::Started, text(&control, "voice"));
+                    let coding =
+                        Coding::agreed(control.get("codec").and_then(Value::as_str), manner.engine.input_rate());
                     journal.started = control;
-                    return Ok(at);
+                    return Ok((at, coding.map_err(End::Codec)?));
                 }
                 "error" => return Err(error_of(journal, at, &control)),
                 "ended" => return Err(End::Ended(text(&control, "reason").to_owned())),
@@ -155,6 +165,7 @@ struct Session<'a> {
     microphone: Microphone,
     /// When the microphone opened: the origin of its time.
     opened: Instant,
+    coding: Coding,
     ping_at: Instant,
     searches: JoinSet<(String, Map<String, Value>)>,
     /// Grok: a reply is on its way.
@@ -170,6 +181,7 @@ impl<'a> Session<'a> {
         tools: &'a Tools,
         watch: &'a mut Watch,
         opened: Instant,
+        coding: Coding,
     ) -> Self {
         Self {
             journal,
@@ -179,6 +191,7 @@ impl<'a> Session<'a> {
             dialogue: Dialogue::new(manner.engine, manner.dialect),
             microphone: Microphone::new(manner.engine.input_rate(), manner.question.clone()),
             opened,
+            coding,
             ping_at: opened + PING,
             searches: JoinSet::new(),
             replying: false,
@@ -205,7 +218,7 @@ impl<'a> Session<'a> {
                 () = sleep_until(deadline) => None,
                 _ = stopped(stop) => Some(End::HungUp(Because::Stopped)),
             };
-            if let Some(end) = end.or_else(|| self.tick(Instant::now()).err().map(End::Recording)) {
+            if let Some(end) = end.or_else(|| self.tick(Instant::now()).err()) {
                 return end;
             }
             if let Some(because) = self.over(Instant::now()) {
@@ -225,25 +238,27 @@ impl<'a> Session<'a> {
 
     fn speak(&mut self, at: Instant) {
         self.microphone.speak();
-        self.journal.timeline.note(at, What::Question, "");
+        self.journal.timeline.note(at + self.microphone.speech_start(), What::Question, "");
     }
 
     /// What is due by now: microphone, speaker, pings, the scripted barge-in and tap.
-    fn tick(&mut self, now: Instant) -> Result<(), RecordingError> {
+    fn tick(&mut self, now: Instant) -> Result<(), End> {
         while self.opened + self.microphone.due() <= now {
             let at = self.opened + self.microphone.due();
             let ends = self.microphone.speech_ends().len();
             let open = !self.manner.half_duplex || self.journal.microphone_open(at);
             let message = self.microphone.capture();
             if open {
-                self.watch.audio(message);
+                for message in self.coding.write(message).map_err(End::Codec)? {
+                    self.watch.audio(&message);
+                }
                 self.journal.sent_ms += message.len() as u64 * 1000 / u64::from(self.manner.engine.input_rate());
             }
             if let Some(end) = self.microphone.speech_ends().get(ends) {
                 self.journal.timeline.note(self.opened + *end, What::QuestionEnd, "");
             }
         }
-        self.journal.play(now)?;
+        self.journal.play(now).map_err(End::Recording)?;
         for mark in self.journal.playout.take_passed() {
             if self.manner.playout {
                 self.watch.control(&mark_message("played", &mark));
@@ -326,8 +341,8 @@ impl<'a> Session<'a> {
     fn take_in(&mut self, at: Instant, incoming: Incoming) -> Option<End> {
         match incoming {
             Incoming::Audio(bytes) => {
-                let mut samples = Vec::with_capacity(bytes.len() / 2);
-                pcm::from_bytes(&bytes, &mut samples);
+                let mut samples = Vec::new();
+                self.coding.read(&bytes, &mut samples);
                 self.journal.arrived(at, &samples);
                 self.journal.playout.push(self.journal.time(at), &samples);
             }

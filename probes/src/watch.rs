@@ -18,7 +18,6 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_tls_with_
 use watch_audio::relay::{RelayUrl, Side};
 use watch_audio::seal::{GrantId, Kind, Root, SealError, Sid, Stream, hello};
 use watch_audio::secret::Secret;
-use watch_audio_media::pcm;
 
 /// What the Watch holds of a call (`watch-audio.md`, Who is who).
 #[derive(Clone, Debug)]
@@ -125,11 +124,9 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Sends microphone audio.
-    pub fn audio(&mut self, samples: &[i16]) {
-        let mut bytes = Vec::with_capacity(samples.len() * 2);
-        pcm::to_bytes(samples, &mut bytes);
-        self.seal(Kind::Audio, &bytes);
+    /// Sends microphone audio: PCM16LE at the input rate, or one Opus packet where that was agreed.
+    pub fn audio(&mut self, message: &[u8]) {
+        self.seal(Kind::Audio, message);
     }
 
     /// Sends an event to the engine.

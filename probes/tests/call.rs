@@ -66,6 +66,7 @@ fn manner(engine: EngineKind, dialect: Dialect) -> Manner {
         barge_in: None,
         tap: None,
         playout: false,
+        opus: false,
         start: Map::new(),
         longest: Duration::from_secs(60),
     }

@@ -75,6 +75,7 @@ async fn call_until(does: Does, longest: Duration, signal: impl Future<Output = 
         barge_in: None,
         tap: None,
         playout: false,
+        opus: false,
         start: Map::new(),
         longest,
     };
