@@ -171,6 +171,33 @@ async fn a_barge_in_on_grok_stops_the_reply_and_truncates_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_barge_in_on_gpt_live_is_the_models_own() {
+    let manner = Manner {
+        half_duplex: false,
+        barge_in: Some(Duration::from_secs(3)),
+        ..manner(EngineKind::GptLive, Dialect::B)
+    };
+    let outcome = call(manner, script("long-answer.wav")).await;
+    assert_eq!(outcome.verdict, Verdict::Done, "{:?}", outcome.moments);
+    let barge_in = outcome.figures.barge_in.as_ref().expect("the question was spoken twice");
+    // The simulated model falls silent 300 ms after it hears the user; the rest is the way there and back.
+    assert_eq!(barge_in.notice_ms, None);
+    assert!(barge_in.last_old_arrived_ms.is_some_and(|ms| ms < 1000), "{barge_in:?}");
+    assert!(barge_in.last_old_played_ms.is_some_and(|ms| ms < 1200), "{barge_in:?}");
+    heard_once(&outcome, &sample("answer.wav").samples);
+    assert!(outcome.engines.gpt_live[0].spoken.iter().any(|spoken| spoken.cut));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn grok_answers_in_opus() {
+    let manner = Manner { opus: true, ..manner(EngineKind::Grok, Dialect::B) };
+    let outcome = call(manner, script("answer.wav")).await;
+    assert_eq!(outcome.verdict, Verdict::Done, "{:?}", outcome.moments);
+    assert_eq!(outcome.started["codec"], "opus");
+    heard_once(&outcome, &sample("answer.wav").samples);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_tap_stops_locally() {
     for engine in [EngineKind::GptLive, EngineKind::Grok] {
         let manner = Manner { tap: Some(Duration::from_secs(2)), ..manner(engine, Dialect::B) };
