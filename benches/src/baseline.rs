@@ -1,0 +1,45 @@
+//! The baseline's Python environment, made on first use.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Failed;
+use crate::helper::Subject;
+
+/// The baseline helper, in an environment under `target`.
+///
+/// # Errors
+/// When Python, its `venv` or the packages are not to be had.
+pub fn subject(target: &Path) -> Result<Subject, Failed> {
+    let python = python(&target.join("baseline-env"))?;
+    // As today's plugin starts its helper.
+    let command = vec![python.into(), "-I".into(), format!("{SOURCE}/helper.py").into()];
+    Ok(Subject { name: "baseline", command })
+}
+
+/// The Python in `environment`, which is made when it is not there or belongs to other requirements.
+fn python(environment: &Path) -> Result<PathBuf, Failed> {
+    let python = environment.join("bin/python");
+    let (wanted, made) = (PathBuf::from(SOURCE).join("requirements.txt"), environment.join("requirements.txt"));
+    let requirements = std::fs::read(&wanted).map_err(Failed::to("read the baseline's requirements"))?;
+    if std::fs::read(&made).is_ok_and(|made| made == requirements) {
+        return Ok(python);
+    }
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(environment))?;
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"];
+    run(Command::new(&python).args(pip).arg(&wanted))?;
+    // Last, so that half an environment is made again.
+    std::fs::write(made, requirements).map_err(Failed::to("finish the baseline's environment"))?;
+    Ok(python)
+}
+
+fn run(command: &mut Command) -> Result<(), Failed> {
+    let status = command.status().map_err(Failed::to("make the baseline's Python environment"))?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Failed("cannot make the baseline's Python environment: python3 needs venv, and pip its packages".to_owned()))
+}
+
+/// Where the helper and its requirements are.
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/baseline");
