@@ -10,6 +10,7 @@
 
 mod arrivals;
 mod catch_up;
+pub mod passing;
 mod pitch;
 mod queue;
 mod tail;
@@ -32,6 +33,8 @@ pub struct Uplink {
     /// Samples of a frame.
     frame: usize,
     queue: Queue,
+    /// Samples that came, ever.
+    pushed: u64,
     flow: Flow,
     /// The next slot; `None` before the first pull.
     slot: Option<Duration>,
@@ -127,6 +130,7 @@ impl Uplink {
             rate,
             frame,
             queue: Queue::with_capacity(rate as usize * 4),
+            pushed: 0,
             flow: Flow::Idle,
             slot: None,
             delay: 0,
@@ -155,6 +159,7 @@ impl Uplink {
         self.note_arrival(now, length, samples.len());
         self.last_push = Some((now, length));
         self.queue.push(samples);
+        self.pushed += samples.len() as u64;
         self.drop_oldest(length);
     }
 
@@ -182,6 +187,40 @@ impl Uplink {
             _ => self.move_slots(slot, kind),
         }
         Slot { skipped, marker: first || skipped > 0, kind }
+    }
+
+    /// Appends so many more frames to the one just pulled: they leave in one packet with it, and the next slot is so much
+    /// later.
+    fn pull_more(&mut self, frames: u32, out: &mut Vec<i16>) {
+        let samples = (frames as usize * self.frame).min(self.queue.len());
+        let more = &self.queue.as_slice()[..samples];
+        out.extend_from_slice(more);
+        self.tail.remember(more);
+        self.catch_up.sent(pcm::peak(more), samples);
+        self.queue.skip(samples);
+        self.slot = self.slot.map(|slot| slot + FRAME_TIME * frames);
+        self.stats.frames += u64::from(frames);
+    }
+
+    /// Leaves out the next `samples`, which are quiet and followed by at least a frame.
+    fn leave_out(&mut self, samples: usize) {
+        self.cut(samples, join::length(self.rate));
+        self.stats.shed += Duration::from_nanos(self.nanos(samples) as u64);
+    }
+
+    /// Where in all the sound that ever came the next frame begins, in samples.
+    fn position(&self) -> u64 {
+        self.pushed - self.queue.len() as u64
+    }
+
+    /// The sound that waits.
+    fn ahead(&self) -> &[i16] {
+        self.queue.as_slice()
+    }
+
+    /// Samples of a frame.
+    fn frame(&self) -> usize {
+        self.frame
     }
 
     /// How the stream fared so far.
