@@ -99,7 +99,7 @@ fn tell(done: Result<PathBuf, install::InstallError>, what: &str) -> ExitCode {
     code
 }
 
-/// What every subcommand needs: logs on stderr, panics without what they hold, a TLS provider.
+/// What every subcommand needs: logs on stderr, panics without what they hold.
 fn prepare(level: LogLevel) {
     let level = match level {
         LogLevel::Error => "error",
@@ -113,7 +113,6 @@ fn prepare(level: LogLevel) {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false);
     // Both were set already when a test runs two command lines in one process.
     let _ = log.try_init();
-    let _ = rustls::crypto::ring::default_provider().install_default();
     panic::set_hook(Box::new(note_panic));
 }
 

@@ -10,3 +10,4 @@ pub mod rtc;
 pub mod seal;
 pub mod secret;
 pub mod sign_in;
+pub mod tls;

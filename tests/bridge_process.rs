@@ -62,7 +62,7 @@ const SOON: Duration = Duration::from_secs(30);
 impl World {
     async fn new() -> Self {
         // Another test may have been first.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        watch_audio::tls::ensure_provider();
         let credentials = Credentials::parse(CREDENTIAL).unwrap();
         let listen = "127.0.0.1:0".parse().unwrap();
         let limits = Limits::default();

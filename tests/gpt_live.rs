@@ -182,7 +182,7 @@ struct Call {
 
 impl Call {
     async fn start(options: Options) -> Result<Self, StartError> {
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        watch_audio::tls::ensure_provider();
         let options = Options { timing: Timing { answer_ms: 20, ..options.timing.clone() }, ..options };
         let simulator = Simulator::start(options).await.unwrap();
         let folder = tempfile::tempdir().unwrap();

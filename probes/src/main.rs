@@ -3,8 +3,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // One provider for the whole process: two are linked in, and neither is the default by itself.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     // The bridge is this same program, so that one file is a whole call.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == "bridge") {
         return watch_audio::cli::run(std::env::args_os());

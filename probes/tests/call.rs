@@ -86,7 +86,7 @@ async fn call(manner: Manner, script: Script) -> Outcome {
         },
         answers: Answers::scripted(Duration::from_millis(300)),
     };
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    watch_audio::tls::ensure_provider();
     // Nobody says stop.
     let (_stop, stopped) = watch::channel(None);
     let outcome = call::run(Options { manner, host, recording: None, progress: None }, stopped).await;

@@ -222,6 +222,7 @@ async fn dial(target: &Target) -> Result<WebSocketStream<MaybeTlsStream<TcpStrea
     let mut request =
         target.url.as_str().into_client_request().map_err(|_| lost("The relay's address cannot be dialled."))?;
     request.headers_mut().insert("authorization", target.credential.clone());
+    crate::tls::ensure_provider();
     match client_async_tls_with_config(request, socket, Some(websocket_config()), None).await {
         Ok((socket, _)) => Ok(socket),
         Err(WsError::Http(answer)) => Err(match answer.status().as_u16() {

@@ -182,6 +182,7 @@ struct Http {
 
 impl Http {
     fn new(relay: RelayUrl) -> Result<Self, ClientError> {
+        crate::tls::ensure_provider();
         let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).connect_timeout(SOON);
         Ok(Self { client: builder.build().map_err(ClientError::Unreachable)?, relay })
     }

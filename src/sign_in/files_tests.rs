@@ -54,7 +54,7 @@ async fn answer(State(service): State<Service>, request: Request) -> Response<Bo
 /// Files in a folder of the test, and the sign-ins they make.
 fn sign_ins(files: &[(&str, &str)], config: Value) -> (tempfile::TempDir, Result<SignIns, ConfigError>) {
     // Another test may have been first.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    crate::tls::ensure_provider();
     let dir = tempfile::tempdir().unwrap();
     for (name, content) in files {
         fs::write(dir.path().join(name), content).unwrap();

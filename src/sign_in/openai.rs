@@ -47,6 +47,7 @@ impl From<CreateError> for StartError {
 /// # Errors
 /// When the machine has no usable trust store.
 pub fn http_client() -> reqwest::Result<Client> {
+    crate::tls::ensure_provider();
     Client::builder().redirect(redirect::Policy::none()).timeout(CREATE_LIMIT).referer(false).build()
 }
 

@@ -61,7 +61,7 @@ pub(crate) async fn relay_config(limits: Limits, change: impl FnOnce(&mut Config
 
 /// An HTTP client, which asks for a TLS provider even where there is no TLS.
 pub(crate) fn http() -> reqwest::Client {
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    watch_audio::tls::ensure_provider();
     reqwest::Client::new()
 }
 

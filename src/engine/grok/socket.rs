@@ -95,6 +95,7 @@ async fn dial(access: &GrokAccess) -> Result<Stream, StartError> {
         .write_buffer_size(0)
         .max_message_size(Some(MAX_INBOUND))
         .max_frame_size(Some(MAX_INBOUND));
+    crate::tls::ensure_provider();
     match client_async_tls_with_config(request, tcp, Some(config), None).await {
         Ok((stream, _)) => Ok(stream),
         // A redirect is an answer like any other: the bearer goes nowhere else.

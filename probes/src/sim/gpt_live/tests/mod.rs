@@ -48,7 +48,7 @@ impl Caller {
     /// As a Watch's own sign-in does it, in the second dialect.
     async fn call_b(simulator: &Simulator) -> Self {
         // Only the first of several tests installs it.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        watch_audio::tls::ensure_provider();
         let (mut peer, offer) = rtc::Peer::offer(&rtc::PeerConfig::default()).await.unwrap();
         let fields = json!({"briefing": "Be kind.", "history": [
             {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}]});
@@ -141,7 +141,7 @@ impl Caller {
 
 async fn post(url: &str, body: &Value) -> (u16, String) {
     // Only the first of several tests installs it.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    watch_audio::tls::ensure_provider();
     let request = reqwest::Client::new().post(format!("{url}/v1/live/sessions")).bearer_auth("key").json(body);
     let response = request.send().await.unwrap();
     (response.status().as_u16(), response.text().await.unwrap())

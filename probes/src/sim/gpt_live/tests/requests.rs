@@ -33,7 +33,7 @@ async fn requests_are_refused_for_what_is_wrong_with_them() {
 #[tokio::test]
 async fn the_second_dialect_is_refused_by_its_own_rules() {
     // Only the first of several tests installs it.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    watch_audio::tls::ensure_provider();
     let simulator = Simulator::start(quick()).await.unwrap();
     let url = format!("{}/backend-api/codex/realtime/calls", simulator.url());
     let (mut peer, offer) = rtc::Peer::offer(&rtc::PeerConfig::default()).await.unwrap();
