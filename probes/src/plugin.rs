@@ -100,6 +100,8 @@ impl Bridge {
             .args(&command.arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // Ctrl-C in a terminal goes to the whole group: the bridge is to end by `stop`, as under a plugin.
+            .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| BridgeError::Spawn(command.program.clone(), error))?;

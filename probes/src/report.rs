@@ -24,7 +24,7 @@ pub fn text(outcome: &Outcome) -> String {
     report.push('\n');
     let figures = &outcome.figures;
     let mut line = |name: &str, value: String| {
-        let _ = writeln!(report, "{name:<32}{value}");
+        let _ = writeln!(report, "{name:<36}{value}");
     };
     let mut step = |name: &str, ms: Option<i64>| {
         if let Some(ms) = ms {
@@ -65,15 +65,20 @@ pub fn text(outcome: &Outcome) -> String {
 /// The summary's numbers, objects of percentiles on one line.
 fn bridge_lines(summary: &Value) -> Vec<(String, String)> {
     let Some(fields) = summary.as_object() else { return vec![] };
-    let inner = |value: &Value| match value {
+    fields.iter().map(|(name, value)| (name.replace('_', " "), words_of(value))).collect()
+}
+
+fn words_of(value: &Value) -> String {
+    match value {
         Value::Object(fields) => {
-            let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name} {value}")).collect();
+            let fields: Vec<String> =
+                fields.iter().map(|(name, value)| format!("{name} {}", words_of(value))).collect();
             fields.join(", ")
         }
+        Value::Number(number) if number.is_f64() => format!("{:.1}", number.as_f64().unwrap_or_default()),
         Value::String(text) => text.clone(),
         value => value.to_string(),
-    };
-    fields.iter().map(|(name, value)| (name.replace('_', " "), inner(value))).collect()
+    }
 }
 
 /// Everything as one JSON object on one line, the outcome included.

@@ -122,6 +122,10 @@ async fn gpt_live_answers_in_both_dialects() {
         heard_once(&outcome, &sample("answer.wav").samples);
         assert_eq!((count(&outcome, What::Delegation), count(&outcome, What::Answer)), (1, 1));
         assert_eq!(outcome.underruns, 0);
+        // Half duplex: no microphone while the answer plays, nor 0.35 s after; messages are up to 107 ms long.
+        let played_ms = outcome.played.len() as u64 / 24;
+        let closed_ms = outcome.figures.speech_ms as u64 + 350 - 107;
+        assert!(outcome.sent_ms + closed_ms <= played_ms, "{} + {closed_ms} of {played_ms} ms", outcome.sent_ms);
         // Case 18: nothing says that the answer is over; the probe hangs up 3 s after it.
         let end = outcome.moments.iter().find(|moment| moment.what == What::End).unwrap();
         let last = outcome.speech.last_end().unwrap().as_millis() as i64;
