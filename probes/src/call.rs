@@ -60,7 +60,7 @@ pub struct Outcome {
     pub engines: Engines,
 }
 
-/// Holds a call. Everything that was started is gone when it returns. The process must have a rustls provider.
+/// Holds a call. Everything that was started is gone when it returns.
 pub async fn run(options: Options, mut stop: Receiver<Stop>) -> Outcome {
     let Options { manner, host, recording, progress } = options;
     let mut journal = Journal::new(manner.engine, recording, progress);

@@ -245,6 +245,7 @@ async fn connect(grant: &Grant) -> Result<Socket, JoinError> {
         HeaderValue::from_str(&format!("Bearer {}", grant.watch_key.expose())).map_err(|error| unreachable(&error))?;
     bearer.set_sensitive(true);
     request.headers_mut().insert(header::AUTHORIZATION, bearer);
+    watch_audio::tls::ensure_provider();
     let config = WebSocketConfig::default().read_buffer_size(READ_BUFFER);
     match connect_async_tls_with_config(request, Some(config), true, None).await {
         Ok((socket, _)) => Ok(socket),

@@ -60,7 +60,6 @@ async fn call(does: Does, longest: Duration) -> Called {
 }
 
 async fn call_until(does: Does, longest: Duration, signal: impl Future<Output = Signal>) -> Called {
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let grant = Grant {
         id: GrantId::random(),
