@@ -62,7 +62,7 @@ impl Coding {
     }
 
     /// A message's PCM16LE, a whole number of grains and at most a piece, as the Watch takes it.
-    pub(super) fn to_watch(&mut self, piece: Vec<u8>) -> Bytes {
+    pub(super) fn encoded(&mut self, piece: Vec<u8>) -> Bytes {
         let opus = match self {
             Self::Pcm16 => return piece.into(),
             Self::Opus(opus) => opus,
@@ -78,7 +78,7 @@ impl Coding {
     }
 
     /// The PCM16LE in a message of the Watch.
-    pub(super) fn from_watch<'a>(&'a mut self, message: &'a [u8]) -> &'a [u8] {
+    pub(super) fn decoded<'a>(&'a mut self, message: &'a [u8]) -> &'a [u8] {
         let opus = match self {
             Self::Pcm16 => return message,
             Self::Opus(opus) => opus,

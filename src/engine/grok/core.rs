@@ -156,7 +156,7 @@ impl Core {
 
     /// Audio from the Watch.
     pub(super) fn watch_audio(&mut self, now: Duration, message: &[u8]) {
-        self.outbox.audio(now, self.coding.from_watch(message));
+        self.outbox.audio(now, self.coding.decoded(message));
     }
 
     /// An event from the Watch: goes to the engine as it is.
@@ -214,7 +214,7 @@ impl Core {
             Paced::Audio(Piece { item, end, pcm, plays_until }) => {
                 self.ledger.sent(item, end, plays_until);
                 self.mark = self.mark_at(item, end);
-                Some(ToWatch::Audio(self.coding.to_watch(pcm)))
+                Some(ToWatch::Audio(self.coding.encoded(pcm)))
             }
         }
     }
