@@ -4,13 +4,15 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout};
 use watch_audio::engine::gpt_live::Session;
 use watch_audio::engine::{EngineConfig, EngineKind, ErrorCode, Start, StartError, Started, ToWatch};
 use watch_audio::sign_in::SignIn;
 use watch_audio::sign_in::files::SignIns;
-use watch_audio_media::pcm;
+use watch_audio_media::opus::packet_samples;
+use watch_audio_probes::coding::Coding;
 use watch_audio_probes::sim::gpt_live::{Ended, Faults, Happening, Options, Path, RtpFaults, Simulator, Timing, What};
 use watch_audio_probes::sim::script::{Script, Utterance};
 
@@ -41,6 +43,32 @@ async fn sound_and_events_go_both_ways() {
     session.close().await;
     assert!(closing.elapsed() < Duration::from_secs(4), "{:?}", closing.elapsed());
     assert_eq!(simulator.look(|sessions| sessions[0].ended.map(|(_, how)| how)), Some(Ended::Closed));
+}
+
+#[tokio::test]
+async fn opus_goes_through_untouched_both_ways() {
+    let script = Script { greeting: Some(Utterance::tone("Hello.", 440.0, Duration::from_secs(2))), ..Script::echo() };
+    let options = Options { script, ..Options::default() };
+    let fields = Map::from_iter([("codecs".to_owned(), json!(["opus", "pcm16"]))]);
+    let mut call = Call::start_with(options, fields).await.unwrap();
+    assert_eq!(call.started.fields["codec"], "opus");
+    call.until(10, |call| call.loud > 24_000).await;
+    let down = &call.session.stats()["down"];
+    let packets = call.messages.iter().filter(|message| packet_samples(message, 24_000) == Some(480)).count();
+    assert_eq!((packets, &down["packets"]), (call.messages.len(), &json!(packets)), "each as it came: {down}");
+    assert_eq!((&down["lost"], &down["undecodable"]), (&json!(0), &Value::Null), "{down}");
+
+    call.voice = true;
+    call.until(20, |call| call.session.stats()["up"]["packets_passed"].as_u64() > Some(150)).await;
+    let up = &call.session.stats()["up"];
+    let sent = up["received_ms"].as_u64().unwrap() / 20;
+    assert!(up["packets_passed"].as_u64().unwrap() * 100 >= sent * 50, "most of them, even on a busy machine: {up}");
+    call.simulator.look(|sessions| {
+        let input = &sessions[0].input;
+        assert_eq!(input.lost + input.broken + input.other, 0);
+        assert!(!sessions[0].heard.is_empty() || input.packets > 300);
+    });
+    call.session.close().await;
 }
 
 /// The whole of the consent rule: checks without USE-CANDIDATE are not answered, 15 s without any stop the engine, and
@@ -175,13 +203,21 @@ struct Call {
     events: Vec<String>,
     samples: usize,
     loud: usize,
+    coding: Coding,
+    /// With Opus, what came.
+    messages: Vec<Bytes>,
     /// Whether the Watch sends sound, in 100 ms messages.
     voice: bool,
+    spoken: u64,
     next: Instant,
 }
 
 impl Call {
     async fn start(options: Options) -> Result<Self, StartError> {
+        Self::start_with(options, Map::new()).await
+    }
+
+    async fn start_with(options: Options, fields: Map<String, Value>) -> Result<Self, StartError> {
         watch_audio::tls::ensure_provider();
         let options = Options { timing: Timing { answer_ms: 20, ..options.timing.clone() }, ..options };
         let simulator = Simulator::start(options).await.unwrap();
@@ -191,8 +227,9 @@ impl Call {
         std::fs::write(&config, json!({"gpt_live": {"api_key_file": key, "url": simulator.url()}}).to_string())
             .unwrap();
         let sign_in = SignIn::Files(Box::new(SignIns::read(&config).unwrap()));
-        let start = Start { engine: EngineKind::GptLive, fields: Map::new() };
+        let start = Start { engine: EngineKind::GptLive, fields };
         let (session, started) = Box::pin(Session::start(&start, &sign_in, &EngineConfig::default())).await?;
+        let coding = Coding::agreed(started.fields.get("codec").and_then(Value::as_str), 16_000).unwrap();
         Ok(Self {
             simulator,
             session,
@@ -200,7 +237,10 @@ impl Call {
             events: Vec::new(),
             samples: 0,
             loud: 0,
+            coding,
+            messages: Vec::new(),
             voice: false,
+            spoken: 0,
             next: Instant::now(),
         })
     }
@@ -227,12 +267,17 @@ impl Call {
             () = tokio::time::sleep_until(self.next) => {
                 self.next += Duration::from_millis(100);
                 if self.voice {
-                    let tone: Vec<i16> = (0..1_600).map(|n| ((n as f64 * 0.2).sin() * 8_000.0) as i16).collect();
-                    let mut bytes = Vec::new();
-                    pcm::to_bytes(&tone, &mut bytes);
-                    // Cut in the middle of a sample.
-                    self.session.watch_audio(Instant::now(), &bytes[..1_001]);
-                    self.session.watch_audio(Instant::now(), &bytes[1_001..]);
+                    // Words of half a second, and pauses as long.
+                    self.spoken += 1;
+                    let loud = if self.spoken % 10 < 5 { 8_000.0 } else { 0.0 };
+                    let tone: Vec<i16> = (0..1_600).map(|n| ((n as f64 * 0.2).sin() * loud) as i16).collect();
+                    for message in self.coding.write(&tone).unwrap() {
+                        // PCM is cut in the middle of a sample.
+                        let whole = if let Coding::Pcm16 = self.coding { 1_001 } else { message.len() };
+                        for part in [&message[..whole], &message[whole..]].iter().filter(|part| !part.is_empty()) {
+                            self.session.watch_audio(Instant::now(), part);
+                        }
+                    }
                 }
             }
         }
@@ -240,7 +285,10 @@ impl Call {
             match message {
                 ToWatch::Audio(bytes) => {
                     let mut samples = Vec::new();
-                    pcm::from_bytes(&bytes, &mut samples);
+                    self.coding.read(&bytes, &mut samples);
+                    if let Coding::Opus(_) = self.coding {
+                        self.messages.push(bytes);
+                    }
                     self.samples += samples.len();
                     self.loud += samples.iter().filter(|sample| sample.unsigned_abs() > 600).count();
                 }

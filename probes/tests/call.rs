@@ -193,12 +193,14 @@ async fn a_barge_in_on_gpt_live_is_the_models_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn grok_answers_in_opus() {
-    let manner = Manner { opus: true, ..manner(EngineKind::Grok, Dialect::B) };
-    let outcome = call(manner, script("answer.wav")).await;
-    assert_eq!(outcome.verdict, Verdict::Done, "{:?}", outcome.moments);
-    assert_eq!(outcome.started["codec"], "opus");
-    heard_once(&outcome, &sample("answer.wav").samples);
+async fn both_engines_answer_in_opus() {
+    for engine in [EngineKind::Grok, EngineKind::GptLive] {
+        let manner = Manner { opus: true, ..manner(engine, Dialect::B) };
+        let outcome = call(manner, script("answer.wav")).await;
+        assert_eq!(outcome.verdict, Verdict::Done, "{:?}", outcome.moments);
+        assert_eq!(outcome.started["codec"], "opus");
+        heard_once(&outcome, &sample("answer.wav").samples);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

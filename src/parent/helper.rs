@@ -16,6 +16,7 @@ use watch_audio_media::pcm::{self, OddByte};
 
 use super::frames::{Frame, FrameError, FrameWriter, spawn_reader};
 use super::{parent_gone, take_stdout};
+use crate::engine::Codec;
 use crate::engine::gpt_live::call::{Call, CallConfig, CallEvent};
 use crate::rtc::PeerConfig;
 
@@ -180,6 +181,7 @@ fn parse_config(payload: &[u8]) -> Option<CallConfig> {
         peer: PeerConfig { stun },
         input_rate: rate("input_rate", 16_000)?,
         output_rate: rate("output_rate", 24_000)?,
+        codec: Codec::Pcm16,
     })
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Up, a packet leaves every 20 ms from the first connection to the very end, silence where nothing was said: the
 //! model's clock is our audio (case 17). Down, the engine's packets are put in order and decoded at once. Both the
-//! bridge's session and the plugin's helper hold their call with this.
+//! bridge's session and the plugin's helper hold their call with this. With a Watch that takes and gives Opus the packets
+//! go through untouched, both ways, where they can.
 
 use std::time::Duration;
 
@@ -14,8 +15,10 @@ use watch_audio_media::downlink::{Downlink, RtpPacket};
 use watch_audio_media::opus::{Decoder, Encoder, EncoderSettings};
 use watch_audio_media::pcm;
 use watch_audio_media::resample::{RateError, Resampler};
-use watch_audio_media::uplink::Uplink;
+use watch_audio_media::uplink::passing::{Due, Passing};
+use watch_audio_media::uplink::{Uplink, UplinkStats};
 
+use crate::engine::Codec;
 use crate::rtc::{Peer, PeerConfig, PeerError, PeerEvent, Rtp};
 
 /// What a call is made with.
@@ -27,6 +30,8 @@ pub struct CallConfig {
     pub input_rate: u32,
     /// Of the samples that come out, in Hz.
     pub output_rate: u32,
+    /// What goes in and comes out: samples, or Opus packets. Those need rates that Opus has.
+    pub codec: Codec,
 }
 
 /// Why there is no call.
@@ -63,6 +68,8 @@ pub struct Sound<'a> {
     pub samples: &'a [i16],
     /// The loudest sample's magnitude.
     pub peak: u16,
+    /// With [`Codec::Opus`]: the engine's packet, untouched, or empty for a lost one.
+    pub packet: &'a [u8],
 }
 
 /// A GPT-Live call's media.
@@ -82,8 +89,8 @@ impl Call {
     /// # Errors
     /// When this machine gives no sockets, or no codec for the rates.
     pub async fn offer(config: &CallConfig) -> Result<(Self, String), CallError> {
-        let up = Up::new(config.input_rate)?;
-        let down = Down::new(config.output_rate)?;
+        let up = Up::new(config.input_rate, config.codec)?;
+        let down = Down::new(config.output_rate, config.codec)?;
         let (peer, offer) = Peer::offer(&config.peer).await?;
         Ok((Self { peer, origin: Instant::now(), latest: Duration::ZERO, up, down }, offer))
     }
@@ -131,6 +138,12 @@ impl Call {
     pub fn push_microphone(&mut self, now: Instant, samples: &[i16]) {
         let now = self.time(now);
         self.up.push(now, samples);
+    }
+
+    /// With [`Codec::Opus`], instead: a packet from the microphone as it comes, empty for a lost one.
+    pub fn push_packet(&mut self, now: Instant, packet: &[u8]) {
+        let now = self.time(now);
+        self.up.push_packet(now, packet);
     }
 
     /// A text for the engine; leaves when the event channel is open.
@@ -215,37 +228,39 @@ impl Call {
     }
 }
 
-/// From samples at the input rate to Opus packets.
+/// From the microphone to Opus packets with their RTP timestamps.
 struct Up {
-    resampler: Option<Resampler>,
-    uplink: Uplink,
-    encoder: Encoder,
+    source: Source,
     started: bool,
     /// Of the next packet, in 1/48,000 s.
     timestamp: u32,
-    at_opus_rate: Vec<i16>,
-    frame: Vec<i16>,
-    packet: Vec<u8>,
     unencodable: u64,
 }
 
+/// What the microphone gives.
+enum Source {
+    Samples(Box<Samples>),
+    Packets(Box<Passing<Decoder, Encoder>>),
+}
+
+/// Samples at the input rate, encoded slot by slot.
+struct Samples {
+    resampler: Option<Resampler>,
+    uplink: Uplink,
+    encoder: Encoder,
+    at_opus_rate: Vec<i16>,
+    frame: Vec<i16>,
+    packet: Vec<u8>,
+}
+
 impl Up {
-    fn new(rate: u32) -> Result<Self, CallError> {
-        let (opus_rate, resampler) = match opus_rate(rate) {
-            same if same == rate => (rate, None),
-            other => (other, Some(Resampler::new(rate, other)?)),
+    fn new(rate: u32, codec: Codec) -> Result<Self, CallError> {
+        let voice = EncoderSettings::voice();
+        let source = match codec {
+            Codec::Pcm16 => Source::Samples(Box::new(Samples::new(rate, &voice)?)),
+            Codec::Opus => Source::Packets(Box::new(Passing::new(Decoder::new(rate)?, Encoder::new(rate, &voice)?))),
         };
-        Ok(Self {
-            resampler,
-            uplink: Uplink::new(opus_rate),
-            encoder: Encoder::new(opus_rate, &EncoderSettings::voice())?,
-            started: false,
-            timestamp: 0,
-            at_opus_rate: Vec::new(),
-            frame: Vec::new(),
-            packet: Vec::new(),
-            unencodable: 0,
-        })
+        Ok(Self { source, started: false, timestamp: 0, unencodable: 0 })
     }
 
     /// Lets the stream flow, from the next slot on: at once.
@@ -254,44 +269,46 @@ impl Up {
     }
 
     fn next_slot(&self) -> Option<Duration> {
-        self.started.then(|| self.uplink.next_slot())
+        self.started.then(|| match &self.source {
+            Source::Samples(samples) => samples.uplink.next_slot(),
+            Source::Packets(packets) => packets.next_slot(),
+        })
     }
 
     fn push(&mut self, now: Duration, samples: &[i16]) {
-        if !self.started {
-            return;
+        if let (true, Source::Samples(source)) = (self.started, &mut self.source) {
+            source.push(now, samples);
         }
-        match &mut self.resampler {
-            None => self.uplink.push(now, samples),
-            Some(resampler) => {
-                self.at_opus_rate.clear();
-                resampler.push(samples, &mut self.at_opus_rate);
-                self.uplink.push(now, &self.at_opus_rate);
-            }
+    }
+
+    fn push_packet(&mut self, now: Duration, packet: &[u8]) {
+        if let (true, Source::Packets(source)) = (self.started, &mut self.source) {
+            source.push(now, packet);
         }
     }
 
     /// One packet with its timestamp and marker.
     fn pull(&mut self, now: Duration) -> Option<(&[u8], u32, bool)> {
-        self.frame.clear();
-        self.packet.clear();
-        let slot = self.uplink.pull(now, &mut self.frame);
+        let Due { slot, packet, frames, .. } = match &mut self.source {
+            Source::Samples(samples) => samples.pull(now),
+            Source::Packets(packets) => packets.pull(now),
+        };
         // Slots that were missed are a hole in the stream, never a burst: time goes on by them.
-        self.timestamp = self.timestamp.wrapping_add(slot.skipped.wrapping_mul(SLOT_TICKS));
-        let timestamp = self.timestamp;
-        self.timestamp = self.timestamp.wrapping_add(SLOT_TICKS);
-        match self.encoder.encode(&self.frame, &mut self.packet) {
-            Ok(_) => Some((&self.packet, timestamp, slot.marker)),
-            Err(_) => {
-                self.unencodable += 1;
-                None
-            }
+        let timestamp = self.timestamp.wrapping_add(slot.skipped.wrapping_mul(SLOT_TICKS));
+        self.timestamp = timestamp.wrapping_add(frames.wrapping_mul(SLOT_TICKS));
+        if packet.is_empty() {
+            self.unencodable += 1;
+            return None;
         }
+        Some((packet, timestamp, slot.marker))
     }
 
     fn stats(&self) -> Value {
-        let stats = self.uplink.stats();
-        json!({
+        let stats: UplinkStats = match &self.source {
+            Source::Samples(samples) => samples.uplink.stats(),
+            Source::Packets(packets) => packets.stats(),
+        };
+        let mut figures = json!({
             "received_ms": millis(stats.received),
             "frames": stats.frames,
             "concealed": stats.concealed,
@@ -304,7 +321,51 @@ impl Up {
             "queued_ms": millis(stats.queued),
             "target_ms": millis(stats.target),
             "unencodable": self.unencodable,
+        });
+        if let Source::Packets(packets) = &self.source {
+            let messages = packets.messages();
+            figures["packets_passed"] = packets.passed().into();
+            figures["packets_concealed"] = messages.concealed.into();
+            figures["packets_undecodable"] = messages.undecodable.into();
+        }
+        figures
+    }
+}
+
+impl Samples {
+    fn new(rate: u32, settings: &EncoderSettings) -> Result<Self, CallError> {
+        let (opus_rate, resampler) = match opus_rate(rate) {
+            same if same == rate => (rate, None),
+            other => (other, Some(Resampler::new(rate, other)?)),
+        };
+        Ok(Self {
+            resampler,
+            uplink: Uplink::new(opus_rate),
+            encoder: Encoder::new(opus_rate, settings)?,
+            at_opus_rate: Vec::new(),
+            frame: Vec::new(),
+            packet: Vec::new(),
         })
+    }
+
+    fn push(&mut self, now: Duration, samples: &[i16]) {
+        match &mut self.resampler {
+            None => self.uplink.push(now, samples),
+            Some(resampler) => {
+                self.at_opus_rate.clear();
+                resampler.push(samples, &mut self.at_opus_rate);
+                self.uplink.push(now, &self.at_opus_rate);
+            }
+        }
+    }
+
+    fn pull(&mut self, now: Duration) -> Due<'_> {
+        let slot = self.uplink.pull(now, &mut self.frame);
+        self.packet.clear();
+        if self.encoder.encode(&self.frame, &mut self.packet).is_err() {
+            self.packet.clear();
+        }
+        Due { slot, packet: &self.packet, frames: 1, untouched: false }
     }
 }
 
@@ -317,12 +378,15 @@ struct Down {
 }
 
 impl Down {
-    fn new(rate: u32) -> Result<Self, CallError> {
+    fn new(rate: u32, codec: Codec) -> Result<Self, CallError> {
         let (opus_rate, resampler) = match opus_rate(rate) {
             same if same == rate => (rate, None),
             other => (other, Some(Resampler::new(other, rate)?)),
         };
-        let stream = Downlink::new(Decoder::new(opus_rate)?, None);
+        let mut stream = Downlink::new(Decoder::new(opus_rate)?, None);
+        if codec == Codec::Opus {
+            stream = stream.passing_packets();
+        }
         Ok(Self { stream, payload_type: 0, resampler, at_output_rate: Vec::new() })
     }
 
@@ -344,12 +408,15 @@ impl Down {
 
     fn pop(&mut self) -> Option<Sound<'_>> {
         match &mut self.resampler {
-            None => self.stream.pop().map(|frame| Sound { samples: frame.samples, peak: frame.peak }),
+            None => {
+                self.stream.pop().map(|frame| Sound { samples: frame.samples, peak: frame.peak, packet: frame.packet })
+            }
             Some(resampler) => {
                 let frame = self.stream.pop()?;
                 self.at_output_rate.clear();
                 resampler.push(frame.samples, &mut self.at_output_rate);
-                Some(Sound { samples: &self.at_output_rate, peak: pcm::peak(&self.at_output_rate) })
+                let peak = pcm::peak(&self.at_output_rate);
+                Some(Sound { samples: &self.at_output_rate, peak, packet: frame.packet })
             }
         }
     }

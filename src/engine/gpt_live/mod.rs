@@ -13,11 +13,11 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout, timeout_at};
-use watch_audio_media::backlog::Backlog;
+use watch_audio_media::backlog::{Backlog, BacklogStats};
 use watch_audio_media::pcm::{self, OddByte};
 
-use self::call::{Call, CallConfig, CallError, CallEvent};
-use super::{EngineConfig, EngineKind, ErrorCode, Start, StartError, Started, ToWatch};
+use self::call::{Call, CallConfig, CallError, CallEvent, Sound};
+use super::{Codec, EngineConfig, EngineKind, ErrorCode, Start, StartError, Started, ToWatch};
 use crate::rtc::{PeerConfig, PeerError};
 use crate::sign_in::SignIn;
 
@@ -27,7 +27,7 @@ pub struct Session {
     origin: Instant,
     odd: OddByte,
     microphone: Vec<i16>,
-    backlog: Backlog,
+    to_watch: ToWatchQueue,
     events: VecDeque<Bytes>,
     ended: Option<String>,
 }
@@ -44,12 +44,13 @@ impl Session {
             peer: PeerConfig { stun: config.stun.clone() },
             input_rate: EngineKind::GptLive.input_rate(),
             output_rate: EngineKind::GptLive.output_rate(),
+            codec: start.codec(),
         };
         let (call, offer) = Call::offer(&call_config).await.map_err(no_call)?;
         let answer = timeout(EXCHANGE_LIMIT, sign_in.gpt_live(&offer, start)).await.map_err(|_| {
             StartError::new(ErrorCode::Unreachable, "The sign-in to GPT-Live did not answer in time.")
         })??;
-        let mut session = Self::over(call);
+        let mut session = Self::over(call, start.codec());
         session.call.accept(&answer.sdp).await.map_err(|error| no_call(error.into()))?;
         session.connect(deadline.min(Instant::now() + CONNECT_LIMIT)).await?;
 
@@ -57,6 +58,7 @@ impl Session {
         fields.insert("voice".into(), answer.voice.into());
         fields.insert("briefing_applied".into(), answer.briefing_applied.into());
         fields.insert("greeting_applied".into(), answer.greeting_applied.into());
+        start.codec().confirm(&mut fields);
         Ok((session, Started { fields }))
     }
 
@@ -69,8 +71,12 @@ impl Session {
         self.take(event);
     }
 
-    /// Sound from the Watch: PCM16LE at 16 kHz, whatever its length; half a sample waits for its other half.
+    /// Sound from the Watch: PCM16LE at 16 kHz, whatever its length; half a sample waits for its other half. Or an Opus
+    /// packet.
     pub fn watch_audio(&mut self, now: Instant, payload: &[u8]) {
+        if let ToWatchQueue::Packets(_) = self.to_watch {
+            return self.call.push_packet(now, payload);
+        }
         self.microphone.clear();
         self.odd.push(payload, &mut self.microphone);
         self.call.push_microphone(now, &self.microphone);
@@ -94,10 +100,7 @@ impl Session {
             self.call.hold_text(false);
             return Some(ToWatch::Event(event));
         }
-        let samples = self.backlog.pop(now.saturating_duration_since(self.origin))?;
-        let mut bytes = Vec::with_capacity(samples.len() * 2);
-        pcm::to_bytes(samples, &mut bytes);
-        Some(ToWatch::Audio(bytes.into()))
+        self.to_watch.pop(now.saturating_duration_since(self.origin)).map(ToWatch::Audio)
     }
 
     /// The engine's reason once it has ended.
@@ -108,11 +111,11 @@ impl Session {
     /// Figures so far, in RFC 3611 words; times in milliseconds.
     pub fn stats(&self) -> Map<String, Value> {
         let mut stats = self.call.stats();
-        let backlog = self.backlog.stats();
+        let (queued, backlog) = self.to_watch.stats();
         stats.insert(
             "to_watch".into(),
             json!({
-                "queued_ms": self.backlog.queued().as_millis() as u64,
+                "queued_ms": queued.as_millis() as u64,
                 "deepest_ms": backlog.deepest.as_millis() as u64,
                 "shed_ms": backlog.shed.as_millis() as u64,
                 "dropped_ms": backlog.dropped.as_millis() as u64,
@@ -139,13 +142,13 @@ impl Session {
         self.call.close().await;
     }
 
-    fn over(call: Call) -> Self {
+    fn over(call: Call, codec: Codec) -> Self {
         Self {
             call,
             origin: Instant::now(),
             odd: OddByte::new(),
             microphone: Vec::new(),
-            backlog: Backlog::new(),
+            to_watch: ToWatchQueue::new(codec),
             events: VecDeque::new(),
             ended: None,
         }
@@ -187,12 +190,54 @@ impl Session {
             CallEvent::Sound => {
                 let now = self.origin.elapsed();
                 while let Some(sound) = self.call.pop() {
-                    let length =
-                        Duration::from_secs(1) * sound.samples.len() as u32 / EngineKind::GptLive.output_rate();
-                    self.backlog.push(now, sound.samples, length, sound.peak);
+                    self.to_watch.push(now, sound);
                 }
             }
             CallEvent::Ended(reason) => self.ended = Some(reason.to_owned()),
+        }
+    }
+}
+
+/// What waits for the Watch, as it takes it.
+enum ToWatchQueue {
+    Samples(Backlog),
+    Packets(Backlog<u8>),
+}
+
+impl ToWatchQueue {
+    fn new(codec: Codec) -> Self {
+        match codec {
+            Codec::Pcm16 => Self::Samples(Backlog::new()),
+            Codec::Opus => Self::Packets(Backlog::new()),
+        }
+    }
+
+    fn push(&mut self, now: Duration, sound: Sound<'_>) {
+        let length = Duration::from_secs(1) * sound.samples.len() as u32 / EngineKind::GptLive.output_rate();
+        match self {
+            Self::Samples(backlog) => backlog.push(now, sound.samples, length, sound.peak),
+            Self::Packets(backlog) => backlog.push(now, sound.packet, length, sound.peak),
+        }
+    }
+
+    /// The next message.
+    fn pop(&mut self, now: Duration) -> Option<Bytes> {
+        match self {
+            Self::Samples(backlog) => {
+                let samples = backlog.pop(now)?;
+                let mut bytes = Vec::with_capacity(samples.len() * 2);
+                pcm::to_bytes(samples, &mut bytes);
+                Some(bytes.into())
+            }
+            Self::Packets(backlog) => backlog.pop(now).map(Bytes::copy_from_slice),
+        }
+    }
+
+    /// How much waits, and what became of the rest.
+    fn stats(&self) -> (Duration, BacklogStats) {
+        match self {
+            Self::Samples(backlog) => (backlog.queued(), backlog.stats()),
+            Self::Packets(backlog) => (backlog.queued(), backlog.stats()),
         }
     }
 }
