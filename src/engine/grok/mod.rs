@@ -326,6 +326,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn over_tls_nothing_is_said_before_the_engine_has_proven_itself() {
+        let (listener, access) = listen().await;
+        let access = GrokAccess { url: access.url.replace("ws://127.0.0.1", "wss://localhost"), ..access };
+        let engine = tokio::spawn(async move {
+            let (mut tcp, _) = listener.accept().await.unwrap();
+            let mut hello = vec![0; 4_096];
+            let count = tcp.read(&mut hello).await.unwrap();
+            hello.truncate(count);
+            // Not what a TLS server says; and reading on, so that what came is not cut off.
+            tcp.write_all(b"HTTP/1.1 101 Switching Protocols\r\n\r\n").await.unwrap();
+            let _ = timeout(PATIENCE, tcp.read_to_end(&mut hello)).await.expect("given up");
+            hello
+        });
+        assert_eq!(failure(&access).await.code, ErrorCode::Unreachable);
+        let said = engine.await.unwrap();
+        assert_eq!(said[..2], [0x16, 3], "a handshake record");
+        let says = |text: &str| said.windows(text.len()).any(|part| part == text.as_bytes());
+        assert!(says("localhost") && !says("the key") && !says("GET"));
+    }
+
+    #[tokio::test]
     async fn a_cut_connection_and_a_huge_message_end_the_session() {
         for huge in [false, true] {
             let (listener, access) = listen().await;
