@@ -172,6 +172,21 @@ async fn case_12_probes_without_payload_are_no_loss() {
     assert!(call.samples > 24_000 * 4);
 }
 
+/// The engine may take another SSRC at any time (RFC 3550 section 8.2), with numbers and a clock of its own.
+#[tokio::test]
+async fn sound_goes_on_under_another_ssrc() {
+    let at = vec![Happening { after_ms: 2_000, what: What::NewSsrc }];
+    let script =
+        Script { greeting: Some(Utterance::tone("Hello.", 440.0, Duration::from_secs(10))), ..Script::default() };
+    let options = Options { script, faults: Faults { at, ..Faults::default() }, ..Options::default() };
+    let mut call = Call::start(options).await.unwrap();
+    call.until(20, |call| call.simulator.look(|sessions| sessions[0].ssrcs.len() == 2)).await;
+    let before = call.loud;
+    call.until(20, |call| call.loud > before + 24_000 * 3).await;
+    assert_eq!(call.session.stats()["down"]["lost"], 0);
+    assert!(call.step < 4_000, "a click of {}; the tone's own steps are 1,400", call.step);
+}
+
 #[tokio::test]
 async fn case_28_a_channel_that_never_opens_is_the_end() {
     let faults = Faults { no_channel: true, ..Faults::default() };
@@ -206,6 +221,9 @@ struct Call {
     coding: Coding,
     /// With Opus, what came.
     messages: Vec<Bytes>,
+    /// The furthest that one sample was from the one before.
+    step: u16,
+    last: i16,
     /// Whether the Watch sends sound, in 100 ms messages.
     voice: bool,
     spoken: u64,
@@ -239,6 +257,8 @@ impl Call {
             loud: 0,
             coding,
             messages: Vec::new(),
+            step: 0,
+            last: 0,
             voice: false,
             spoken: 0,
             next: Instant::now(),
@@ -290,6 +310,10 @@ impl Call {
                         self.messages.push(bytes);
                     }
                     self.samples += samples.len();
+                    for sample in &samples {
+                        self.step = self.step.max(sample.abs_diff(self.last));
+                        self.last = *sample;
+                    }
                     self.loud += samples.iter().filter(|sample| sample.unsigned_abs() > 600).count();
                 }
                 ToWatch::Event(event) => self.events.push(String::from_utf8(event.to_vec()).unwrap()),

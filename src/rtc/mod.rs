@@ -10,6 +10,7 @@ mod addresses;
 mod answer;
 mod consent;
 mod handler;
+mod listener;
 mod outbox;
 mod runtime;
 mod setup;
@@ -78,7 +79,7 @@ pub enum PeerEvent {
     Rtp(Rtp),
     /// One text message from the event channel: UTF-8, untouched.
     Text(Bytes),
-    /// The end, with a short reason. Every later call gives it again.
+    /// The end, with a short reason. Nothing comes after it.
     Closed(&'static str),
 }
 
@@ -125,6 +126,8 @@ pub struct Peer {
     /// The end has come: until when the last words may, and why.
     ending: Option<(Instant, &'static str)>,
     closed: Option<&'static str>,
+    /// The end has been said.
+    over: bool,
     /// Last, so that everything else is let go of before the tasks end.
     tasks: Tasks,
 }
@@ -139,11 +142,13 @@ impl Peer {
         let consent = Arc::new(Consent::new().map_err(PeerError::Setup)?);
         let runtime = Arc::new(PeerRuntime::new(Arc::clone(&consent)));
         let tasks = Tasks(Arc::clone(&runtime));
-        let (handler, link, mut gathered, audio) = Handler::new(Arc::clone(&runtime));
+        let (handler, link, mut gathered) = Handler::new();
+        let (heard, audio) = broadcast::channel(AUDIO_QUEUE);
         let addresses = addresses::local();
         let ipv6 = addresses.iter().any(SocketAddr::is_ipv6);
-        let connection =
-            connection(config, &addresses, Arc::clone(&runtime), handler, settings().build()).await.map_err(refused)?;
+        let connection = connection(config, &addresses, Arc::clone(&runtime), handler, heard, settings().build())
+            .await
+            .map_err(refused)?;
 
         let ssrc = random_u32()?;
         let track = Arc::new(TrackLocalStaticRTP::new(microphone(ssrc)));
@@ -176,6 +181,7 @@ impl Peer {
             audio_dropped: 0,
             ending: None,
             closed: None,
+            over: false,
             tasks,
         };
         Ok((peer, only_usable_candidates(&offer)))
@@ -208,10 +214,14 @@ impl Peer {
         Ok(())
     }
 
-    /// Waits for the next event. Cancel safe.
+    /// Waits for the next event, for ever after [`PeerEvent::Closed`]. Cancel safe.
     pub async fn next(&mut self) -> PeerEvent {
+        if self.over {
+            return std::future::pending().await;
+        }
         loop {
             if let Some(reason) = self.closed {
+                self.over = true;
                 return PeerEvent::Closed(reason);
             }
             let last_words = self.ending.map(|(until, _)| until);

@@ -5,24 +5,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rtc::ice::mdns::MulticastDnsMode;
+use rtc::interceptor::{SenderReportBuilder, Slot};
 use rtc::media_stream::MediaStreamTrack;
 use rtc::peer_connection::configuration::setting_engine::SctpMaxMessageSize;
 use rtc::rtp_transceiver::rtp_sender::{
     RTCRtpCodec, RTCRtpCodecParameters, RTCRtpCodingParameters, RTCRtpEncodingParameters, RtpCodecKind,
 };
+use tokio::sync::broadcast;
 use webrtc::peer_connection::{
     MediaEngine, PeerConnection, PeerConnectionBuilder, PeerConnectionEventHandler, RTCConfigurationBuilder,
-    RTCIceServer, Registry, SettingEngine, SettingEngineBuilder, configure_rtcp_reports,
+    RTCIceServer, Registry, SettingEngine, SettingEngineBuilder,
 };
 
-use super::PeerConfig;
+use super::listener::Listener;
 use super::runtime::PeerRuntime;
+use super::{PeerConfig, Rtp};
 
 pub(super) async fn connection(
     config: &PeerConfig,
     addresses: &[SocketAddr],
     runtime: Arc<PeerRuntime>,
     handler: Arc<dyn PeerConnectionEventHandler>,
+    audio: broadcast::Sender<Rtp>,
     settings: SettingEngine,
 ) -> webrtc::error::Result<Arc<dyn PeerConnection>> {
     let mut media = MediaEngine::default();
@@ -40,7 +44,11 @@ pub(super) async fn connection(
         .with_media_engine(media)
         .with_setting_engine(settings)
         // Sender and receiver reports, and nothing that would want feedback in the SDP.
-        .with_interceptor_registry(configure_rtcp_reports(Registry::new()))
+        .with_interceptor_registry(
+            Registry::new()
+                .with(Slot::SenderReport, SenderReportBuilder::new().build())
+                .with(Slot::ReceiverReport, Listener::new(audio)),
+        )
         .with_handler(handler)
         .with_runtime(runtime)
         .with_udp_addrs(addresses.to_vec())

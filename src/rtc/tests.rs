@@ -2,11 +2,7 @@
 
 use super::*;
 use rtc::peer_connection::transport::RTCDtlsRole;
-use tokio::sync::mpsc;
-use webrtc::media_stream::track_remote::TrackRemote;
 use webrtc::peer_connection::{PeerConnectionEventHandler, RTCIceGatheringState, SettingEngineBuilder};
-
-use super::handler::receive;
 
 #[tokio::test]
 async fn the_offer_is_what_the_engine_wants() {
@@ -25,6 +21,8 @@ async fn the_offer_is_what_the_engine_wants() {
     peer.close().await;
     peer.close().await;
     assert!(matches!(peer.next().await, PeerEvent::Closed("closed")));
+    let more = timeout(Duration::from_millis(50), peer.next()).await;
+    assert!(more.is_err(), "the end is said once, or whoever waits on it would spin");
 }
 
 #[tokio::test]
@@ -269,7 +267,7 @@ struct Engine {
     connection: Arc<dyn PeerConnection>,
     track: Arc<TrackLocalStaticRTP>,
     channel: watch::Receiver<Option<Arc<dyn DataChannel>>>,
-    heard: mpsc::UnboundedReceiver<Rtp>,
+    heard: broadcast::Receiver<Rtp>,
     _tasks: Tasks,
 }
 
@@ -277,7 +275,6 @@ struct EngineHandler {
     runtime: Arc<PeerRuntime>,
     gathered: watch::Sender<bool>,
     channel: watch::Sender<Option<Arc<dyn DataChannel>>>,
-    heard: mpsc::UnboundedSender<Rtp>,
 }
 
 impl Engine {
@@ -291,11 +288,12 @@ impl Engine {
         let tasks = Tasks(Arc::clone(&runtime));
         let (gathered, mut gathered_rx) = watch::channel(false);
         let (channel, channel_rx) = watch::channel(None);
-        let (heard, heard_rx) = mpsc::unbounded_channel();
-        let handler = Arc::new(EngineHandler { runtime: Arc::clone(&runtime), gathered, channel, heard });
+        let (heard, heard_rx) = broadcast::channel(1_000);
+        let handler = Arc::new(EngineHandler { runtime: Arc::clone(&runtime), gathered, channel });
         let addresses = ["127.0.0.1:0".parse().unwrap()];
-        let connection =
-            Box::pin(connection(&PeerConfig::default(), &addresses, runtime, handler, settings.build())).await.unwrap();
+        let config = PeerConfig::default();
+        let connection = connection(&config, &addresses, runtime, handler, heard, settings.build());
+        let connection = Box::pin(connection).await.unwrap();
         let track = Arc::new(TrackLocalStaticRTP::new(microphone(7)));
         connection.add_track(Arc::clone(&track) as Arc<dyn TrackLocal>).await.unwrap();
         connection.set_remote_description(RTCSessionDescription::offer(offer.to_owned()).unwrap()).await.unwrap();
@@ -344,18 +342,6 @@ impl Engine {
 impl PeerConnectionEventHandler for EngineHandler {
     async fn on_ice_gathering_state_change(&self, state: RTCIceGatheringState) {
         self.gathered.send_replace(state == RTCIceGatheringState::Complete);
-    }
-
-    async fn on_track(&self, track: Arc<dyn TrackRemote>) {
-        let (audio, mut packets) = broadcast::channel(1_000);
-        let heard = self.heard.clone();
-        self.runtime.spawn(Box::pin(receive(track, audio))).detach();
-        let collect = async move {
-            while let Ok(packet) = packets.recv().await {
-                let _ = heard.send(packet);
-            }
-        };
-        self.runtime.spawn(Box::pin(collect)).detach();
     }
 
     async fn on_data_channel(&self, channel: Arc<dyn DataChannel>) {
