@@ -127,7 +127,7 @@ impl Ledger {
 
     /// The engine has ended a reply, completed or not. Without a name it is the one the engine is at.
     pub fn reply_done(&mut self, reply: &str) {
-        let reply = self.name(reply);
+        let reply = self.name(reply).to_owned();
         self.items.iter_mut().filter(|item| item.reply == reply).for_each(Item::finish);
         self.refused.retain(|refused| !refused.is_empty());
         if self.current.as_ref().is_some_and(|(current, _)| *current == reply) {
@@ -140,28 +140,33 @@ impl Ledger {
         self.items.iter_mut().filter(|known| known.id == item).for_each(Item::finish);
     }
 
-    /// Takes an item's next bytes, PCM16LE in any cut, and lets whole grains out; `None` if nobody wants to hear them any more. Audio without a
-    /// reply's name belongs to the one the engine is at; the first audio implies its reply (case 43).
+    /// Takes an item's next bytes, PCM16LE in any cut, and lets whole grains out; `None` if nobody wants to hear them any
+    /// more. Audio without a reply's name belongs to the one the engine is at; the first audio implies its reply (case 43).
+    ///
+    /// The bytes come out in the memory they came in, which grows only where more was left over before than is now.
     pub fn receive(&mut self, reply: &str, item: &str, content_index: u64, mut pcm: Vec<u8>) -> Option<Received> {
-        let reply = self.name(reply);
+        let name = self.name(reply);
         let known = self.items.iter().rposition(|known| {
-            known.id == item && (!item.is_empty() || (known.reply == reply && known.fate == Fate::Live))
+            known.id == item && (!item.is_empty() || (known.reply == name && known.fate == Fate::Live))
         });
-        if self.refused.contains(&reply) || known.is_some_and(|at| self.items[at].fate != Fate::Live) {
+        let refused = self.refused.iter().any(|refused| refused == name);
+        if refused || known.is_some_and(|at| self.items[at].fate != Fate::Live) {
             return None;
         }
         let speaks = pcm.len() > 1;
         match &mut self.current {
-            Some((current, spoke)) if *current == reply => *spoke |= speaks,
-            current => *current = Some((reply.clone(), speaks)),
+            Some((current, spoke)) if reply.is_empty() || current == reply => *spoke |= speaks,
+            current => *current = Some((reply.to_owned(), speaks)),
         }
-        let at = known.unwrap_or_else(|| self.add(item, reply));
+        let at = known.unwrap_or_else(|| self.add(item));
         let item = &mut self.items[at];
         item.content_index = content_index;
-        if !item.rest.is_empty() {
-            pcm.splice(..0, item.rest.drain(..));
+        let before = item.rest.len();
+        let whole = (before + pcm.len()) / self.grain * self.grain;
+        item.rest.extend(pcm.drain(whole.saturating_sub(before)..));
+        if whole > 0 {
+            pcm.splice(..0, item.rest.drain(..before));
         }
-        item.rest.extend(pcm.drain(pcm.len() - pcm.len() % self.grain..));
         let samples = (pcm.len() / SAMPLE) as u64;
         item.received += samples;
         self.received += samples;
@@ -306,14 +311,15 @@ impl Ledger {
         self.heard_before + self.items.iter().map(heard).sum::<u64>()
     }
 
-    fn name(&self, reply: &str) -> String {
+    fn name<'a>(&'a self, reply: &'a str) -> &'a str {
         match &self.current {
-            Some((current, _)) if reply.is_empty() => current.clone(),
-            _ => reply.to_owned(),
+            Some((current, _)) if reply.is_empty() => current,
+            _ => reply,
         }
     }
 
-    fn add(&mut self, id: &str, reply: String) -> usize {
+    /// Adds an item of the reply the engine is at.
+    fn add(&mut self, id: &str) -> usize {
         if self.items.len() == ITEMS
             && let Some(oldest) = self.items.pop_front()
         {
@@ -322,6 +328,7 @@ impl Ledger {
                 Fate::Cut(heard) | Fate::Settled(heard) => heard,
             };
         }
+        let reply = self.current.as_ref().map(|(current, _)| current.clone()).unwrap_or_default();
         let key = ItemKey(self.next_key);
         self.next_key += 1;
         self.items.push_back(Item {

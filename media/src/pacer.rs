@@ -22,27 +22,29 @@ pub struct Pacer<E> {
     audio_bytes: usize,
     event_bytes: usize,
     plays_until: Duration,
+    /// The bytes of the piece given out last.
+    current: Vec<u8>,
     stats: PacerStats,
 }
 
 /// What the pacer gives out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Paced<E> {
+pub enum Paced<'a, E> {
     /// Up to a piece of one item.
-    Audio(Piece),
+    Audio(Piece<'a>),
     /// An event whose turn it is.
     Event(E),
 }
 
 /// A piece of one item's audio.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Piece {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece<'a> {
     /// The item it belongs to.
     pub item: ItemKey,
     /// Where in the item's audio it ends, in samples.
     pub end: u64,
     /// PCM16LE mono, whole samples, at most a piece.
-    pub pcm: Vec<u8>,
+    pub pcm: &'a [u8],
     /// When a listener who plays without a pause has played it.
     pub plays_until: Duration,
 }
@@ -76,6 +78,7 @@ impl<E: AsRef<[u8]>> Pacer<E> {
             audio_bytes: 0,
             event_bytes: 0,
             plays_until: Duration::ZERO,
+            current: Vec::new(),
             stats: PacerStats::default(),
         }
     }
@@ -145,7 +148,7 @@ impl<E: AsRef<[u8]>> Pacer<E> {
     }
 
     /// The next message, if one is due.
-    pub fn poll(&mut self, now: Duration) -> Option<Paced<E>> {
+    pub fn poll(&mut self, now: Duration) -> Option<Paced<'_, E>> {
         if self.deadline()? > now {
             return None;
         }
@@ -192,36 +195,32 @@ impl<E: AsRef<[u8]>> Pacer<E> {
         self.stats
     }
 
-    fn take_piece(&mut self, now: Duration) -> Option<Piece> {
+    fn take_piece(&mut self, now: Duration) -> Option<Piece<'_>> {
         let whole = self.bytes(self.piece);
-        let mut piece: Option<Piece> = None;
+        // The item, and where in it the piece ends.
+        let mut place: Option<(ItemKey, u64)> = None;
+        self.current.clear();
         while let Some(Entry::Audio { item, end, pcm, taken }) = self.queue.front_mut() {
-            let piece = piece.get_or_insert_with(|| Piece {
-                item: *item,
-                end: 0,
-                pcm: Vec::with_capacity(whole),
-                plays_until: Duration::ZERO,
-            });
-            let room = whole - piece.pcm.len();
-            if room == 0 || piece.item != *item {
+            let room = whole - self.current.len();
+            if room == 0 || place.is_some_and(|(first, _)| first != *item) {
                 break;
             }
             let part = room.min(pcm.len() - *taken);
-            piece.pcm.extend_from_slice(&pcm[*taken..*taken + part]);
+            self.current.extend_from_slice(&pcm[*taken..*taken + part]);
             *taken += part;
             let left = pcm.len() - *taken;
-            piece.end = *end - left as u64 / 2;
+            place = Some((*item, *end - left as u64 / 2));
             if left == 0 {
                 self.queue.pop_front();
             }
         }
-        let mut piece = piece?;
-        self.audio_bytes -= piece.pcm.len();
-        self.stats.sent += piece.pcm.len() as u64 / 2;
+        let (item, end) = place?;
+        let bytes = self.current.len();
+        self.audio_bytes -= bytes;
+        self.stats.sent += bytes as u64 / 2;
         // Where the listener ran dry it plays on from now: this is what keeps a pause from becoming a burst.
-        self.plays_until = self.plays_until.max(now) + self.duration(piece.pcm.len());
-        piece.plays_until = self.plays_until;
-        Some(piece)
+        self.plays_until = self.plays_until.max(now) + self.duration(bytes);
+        Some(Piece { item, end, pcm: &self.current, plays_until: self.plays_until })
     }
 
     fn lose_oldest_audio(&mut self, mut excess: usize) {
@@ -312,7 +311,7 @@ mod tests {
         pacer.push_audio(a, 6_000, audio[2_000..].to_vec());
         pacer.push_audio(b, 240, tone(10));
         let mut seen = Vec::new();
-        let mut joined = Vec::new();
+        let mut joined = Vec::<u8>::new();
         while let Some(Paced::Audio(piece)) = pacer.poll(ms(0)) {
             seen.push((piece.item == a, piece.end, piece.pcm.len(), piece.plays_until));
             if piece.item == a {

@@ -1,5 +1,7 @@
 //! The speech in `samples/` is what its README says.
 
+#![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "the samples are files")]
+
 use std::fs;
 use std::path::Path;
 

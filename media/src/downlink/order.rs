@@ -236,7 +236,7 @@ impl Order {
     }
 
     fn hold(&mut self, now: Duration, packet: &RtpPacket<'_>, sequence: i64, timestamp: i64) -> Held {
-        let mut payload = self.spare.pop().unwrap_or_default();
+        let mut payload = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(PACKET_ROOM));
         payload.clear();
         payload.extend_from_slice(packet.payload);
         Held { sequence, timestamp, arrived: now, lost: 0, fresh: false, payload }
@@ -314,6 +314,8 @@ const WAIT_MARGIN: Duration = Duration::from_millis(1);
 const MEMORY: Duration = Duration::from_secs(30);
 /// More holes than [`MAX_WAIT`] can see at the usual packet length.
 const GIVEN_UP: usize = 16;
+/// More than a packet of speech ever has, so that its memory need not grow under the next.
+const PACKET_ROOM: usize = 512;
 /// 250 packets of 20 ms are 5 s that came in one burst behind a hole; the wait ends sooner.
 const MAX_HELD: usize = 256;
 /// RFC 3550 appendix A.1: a jump of more than this is no loss.

@@ -552,6 +552,7 @@ fn case_42_a_host_that_slept_gets_no_burst() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "how long it takes is what is tested")]
 fn an_hour_down_in_seconds() {
     let began = std::time::Instant::now();
     let mut dice = Dice(11);

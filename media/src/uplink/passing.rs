@@ -64,7 +64,7 @@ impl<D: Decode, E: Encode> Passing<D, E> {
             messages: Messages::new(decoder),
             encoder,
             waiting: VecDeque::new(),
-            current: Vec::new(),
+            current: Vec::with_capacity(PACKET_ROOM),
             unknown: Vec::new(),
             spare: Vec::new(),
             decoded: Vec::new(),
@@ -89,7 +89,7 @@ impl<D: Decode, E: Encode> Passing<D, E> {
         // The engine's clock is our audio, and nobody knows what it makes of DTX on the way up (`engines.md` 3.2): that is
         // encoded like any silence. So is what does not fill whole slots.
         if came && samples.is_multiple_of(self.uplink.frame()) && !is_dtx(message) {
-            let mut packet = self.spare.pop().unwrap_or_default();
+            let mut packet = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(PACKET_ROOM));
             packet.clear();
             packet.extend_from_slice(message);
             self.waiting.push_back(Waiting {
@@ -184,6 +184,8 @@ impl<D: Decode, E: Encode> Passing<D, E> {
     }
 }
 
+/// More than a packet of speech ever has, so that its memory need not grow under the next.
+const PACKET_ROOM: usize = 512;
 /// Frames that are encoded in vain before those that are heard.
 const WARM_UP: usize = 2;
 

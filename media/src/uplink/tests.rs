@@ -419,6 +419,7 @@ proptest! {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "how long it takes is what is tested")]
 fn an_hour_up_in_seconds() {
     let began = std::time::Instant::now();
     let mut uplink = Uplink::new(RATE);

@@ -62,13 +62,13 @@ impl Coding {
     }
 
     /// A message's PCM16LE, a whole number of grains and at most a piece, as the Watch takes it.
-    pub(super) fn encoded(&mut self, piece: Vec<u8>) -> Bytes {
+    pub(super) fn encoded(&mut self, piece: &[u8]) -> Bytes {
         let opus = match self {
-            Self::Pcm16 => return piece.into(),
+            Self::Pcm16 => return Bytes::copy_from_slice(piece),
             Self::Opus(opus) => opus,
         };
         opus.samples.clear();
-        pcm::from_bytes(&piece, &mut opus.samples);
+        pcm::from_bytes(piece, &mut opus.samples);
         opus.bytes.clear();
         if let Err(error) = opus.encoder.encode(&opus.samples, &mut opus.bytes) {
             // An empty message is a lost packet: the Watch makes it up.

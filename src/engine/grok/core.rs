@@ -212,9 +212,10 @@ impl Core {
         match self.pacer.poll(now)? {
             Paced::Event(event) => Some(ToWatch::Event(event)),
             Paced::Audio(Piece { item, end, pcm, plays_until }) => {
+                let audio = self.coding.encoded(pcm);
                 self.ledger.sent(item, end, plays_until);
                 self.mark = self.mark_at(item, end);
-                Some(ToWatch::Audio(self.coding.encoded(pcm)))
+                Some(ToWatch::Audio(audio))
             }
         }
     }
