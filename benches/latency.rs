@@ -172,18 +172,17 @@ fn print(measured: &[Measured], subjects: &[Subject]) {
                 row("", "ratio", ratios(ours, baseline));
             }
         }
-        println!();
-        let after = AFTER.map(|after| format!("+{} s", after.as_secs()));
-        row("extra delay after", "", after.into_iter().chain(["missing".to_owned()]));
+        if measured.iter().any(|measured| measured.condition.event().is_some()) {
+            println!();
+            let after = AFTER.map(|after| format!("+{} s", after.as_secs()));
+            row("extra delay after", "", after.into_iter().chain(["missing".to_owned()]));
+        }
         for measured in measured {
             for (n, subject) in subjects.iter().enumerate() {
                 let Some(extra) = measured.extra(n, direction) else { continue };
                 let missing = format!("{:.1} %", measured.figures(n, direction).missing);
-                row(
-                    measured.name(n),
-                    subject.name,
-                    extra.map(|extra| format!("{extra:.1}")).into_iter().chain([missing]),
-                );
+                let extra = extra.map(|extra| format!("{extra:.1}"));
+                row(measured.name(n), subject.name, extra.into_iter().chain([missing]));
             }
         }
     }

@@ -75,7 +75,8 @@ pub struct Followed {
 
 /// Looks for each mark, frame `n` of which was handed over at `sent[n]`.
 ///
-/// Those that are plain to hear are found first, wherever they are. The others, which a codec at few bits or in repair has
+/// Those that are plain to hear are found first, wherever they are; sound keeps its order, so those that do not are
+/// mistakes. The others, which a codec at few bits or in repair has
 /// blurred, have to be where a plain one before or after them puts them.
 pub fn follow(marks: &Marks, sent: &[Instant], heard: &Heard) -> Vec<Followed> {
     let shares = heard.shares();
@@ -89,8 +90,8 @@ pub fn follow(marks: &Marks, sent: &[Instant], heard: &Heard) -> Vec<Followed> {
         came.start.div_ceil(HOP)..came.end.div_ceil(HOP).min(shares.len())
     };
     let all = || marks.frames().iter().zip(sent).enumerate().filter_map(|(n, (pair, sent))| Some((n, (*pair)?, *sent)));
-    let plain: BTreeMap<usize, usize> =
-        all().filter_map(|(frame, pair, sent)| Some((frame, find(pair, within(sent), PLAIN)?))).collect();
+    let plain = all().filter_map(|(frame, pair, sent)| Some((frame, find(pair, within(sent), PLAIN)?)));
+    let plain = in_order(&plain.collect::<Vec<_>>());
     let look = |(frame, pair, sent): (usize, [usize; 2], Instant)| {
         let before = plain.range(..=frame).next_back().map(|(other, hop)| hop + FRAME_HOPS * (frame - other));
         let after = plain.range(frame..).next().and_then(|(other, hop)| hop.checked_sub(FRAME_HOPS * (other - frame)));
@@ -102,6 +103,23 @@ pub fn follow(marks: &Marks, sent: &[Instant], heard: &Heard) -> Vec<Followed> {
         Followed { frame, delay: came.map(|came| came.saturating_duration_since(sent)) }
     };
     all().map(look).collect()
+}
+
+/// The most of these frames and their places that there are in the order of both.
+fn in_order(found: &[(usize, usize)]) -> BTreeMap<usize, usize> {
+    // For each, how many there are in order up to it, and the one before it then.
+    let mut chains: Vec<(usize, Option<usize>)> = Vec::with_capacity(found.len());
+    for (n, (_, place)) in found.iter().enumerate() {
+        let before = (0..n).filter(|before| found[*before].1 < *place).max_by_key(|before| chains[*before].0);
+        chains.push((before.map_or(0, |before| chains[before].0) + 1, before));
+    }
+    let mut next = (0..found.len()).max_by_key(|n| chains[*n].0);
+    let mut ordered = BTreeMap::new();
+    while let Some(n) = next {
+        ordered.insert(found[n].0, found[n].1);
+        next = chains[n].1;
+    }
+    ordered
 }
 
 /// 20 ms of a tone, as sine and cosine.
@@ -124,7 +142,7 @@ const FRAME_SAMPLES: usize = 160;
 const HOP: usize = 8;
 /// No delay seen was longer; the sound is silent for as long at its end.
 const LONGEST_DELAY: Duration = Duration::from_millis(2_900);
-/// Twice the mean share of the two tones: 1 for the mark alone. Above this, no mark was ever taken for another.
+/// Twice the mean share of the two tones: 1 for the mark alone. Above this, one mark in a thousand is taken for another.
 const PLAIN: f32 = 0.5;
 /// What a mark still has after FEC; concealment, which goes on with the one before, has less.
 const BLURRED: f32 = 0.1;
@@ -158,6 +176,12 @@ mod tests {
         let delays = delays(|_| Some(80));
         assert_eq!(delays.len(), 160);
         assert!(delays.iter().all(|delay| *delay == Some(80)), "{delays:?}");
+    }
+
+    #[test]
+    fn what_is_out_of_order_is_left_out() {
+        let ordered = in_order(&[(1, 10), (2, 20), (3, 900), (4, 40), (6, 5), (7, 70)]);
+        assert_eq!(ordered.into_iter().collect::<Vec<_>>(), [(1, 10), (2, 20), (4, 40), (7, 70)]);
     }
 
     #[test]
