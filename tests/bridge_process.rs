@@ -22,6 +22,7 @@ use watch_audio::relay::client::{Host, NewGrant};
 use watch_audio::relay::{Config, Credentials, Limits, RelayUrl, Server, Side};
 use watch_audio::seal::{GrantId, Kind, Root, Sid, Stream, hello};
 use watch_audio::secret::Secret;
+use watch_audio_probes::sim::gpt_live::{Ended, Options, Simulator, Timing};
 
 /// A relay, an engine and the folder of the slots.
 struct World {
@@ -469,6 +470,46 @@ async fn a_configuration_signs_in_without_a_plugin() {
     let nowhere = Path::new("/nowhere/config.json");
     let (code, stderr) = Bridge::spawn(&["bridge", "--config", nowhere.to_str().unwrap()]).exit().await;
     assert_eq!((code, stderr.lines().count()), (Some(2), 1), "{stderr}");
+}
+
+/// Whatever ends a start, the session it made is closed in order: it is billed.
+#[tokio::test]
+async fn gpt_live_is_told_when_its_start_is_given_up() {
+    let timing = Timing { answer_ms: 300, ..Timing::default() };
+    let simulator = Simulator::start(Options { timing, ..Options::default() }).await.unwrap();
+    let world = World::new().await;
+    let (key, config) = (world.dir.path().join("openai.key"), world.dir.path().join("config.json"));
+    std::fs::write(&key, BEARER).unwrap();
+    std::fs::write(&config, json!({"gpt_live": {"api_key_file": key, "url": simulator.url()}}).to_string()).unwrap();
+    for (calls, by_the_watch) in [(1, true), (2, false)] {
+        let grant = world.grant().await;
+        let mut bridge = Bridge::spawn(&["bridge", "--config", config.to_str().unwrap()]);
+        let mut open = world.open(&grant);
+        open["engines"] = json!(["gpt_live"]);
+        bridge.connect(&open).await;
+        let mut watch = world.watch(&grant).await;
+        watch.says(Kind::Control, br#"{"type":"start","engine":"gpt_live"}"#).await;
+        until(|| simulator.look(|sessions| sessions.len()) == calls).await;
+        if by_the_watch {
+            watch.says(Kind::Control, br#"{"type":"end"}"#).await;
+            watch.hears_control("ended").await;
+        } else {
+            bridge.say(&json!({"type": "stop"})).await;
+        }
+        until(|| simulator.look(|sessions| sessions[calls - 1].ended.is_some())).await;
+        assert_eq!(simulator.look(|sessions| sessions[calls - 1].ended.unwrap().1), Ended::Closed);
+        bridge.stdin = None;
+        assert_eq!(bridge.exit().await.0, Some(0));
+    }
+}
+
+async fn until(done: impl Fn() -> bool) {
+    let waiting = async {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON, waiting).await.expect("in time");
 }
 
 #[tokio::test]

@@ -171,20 +171,26 @@ pub(super) struct Closing(JoinSet<()>);
 impl Closing {
     /// Closes a call in order, in a task of its own.
     pub(super) fn add(&mut self, phase: Phase) {
+        let deadline = Instant::now() + CLOSE_LIMIT;
         match phase {
             Phase::Idle | Phase::Waiting { .. } => {}
-            Phase::Starting { mut attempt, .. } => {
-                attempt.abort_all();
+            Phase::Starting { engine, mut attempt, .. } => {
                 self.0.spawn(async move {
-                    // It may have come to its end just before it was stopped.
-                    if let Some(Ok(Ok((session, _, slot)))) = attempt.join_next().await {
-                        close(session, slot).await;
+                    let attempted = match timeout(linger(engine), attempt.join_next()).await {
+                        Ok(attempted) => attempted,
+                        Err(_) => {
+                            attempt.abort_all();
+                            attempt.join_next().await
+                        }
+                    };
+                    if let Some(Ok(Ok((session, _, slot)))) = attempted {
+                        close(session, slot, deadline).await;
                     }
                 });
             }
             Phase::Running(running) => {
                 let Running { session, slot, .. } = *running;
-                self.0.spawn(close(session, slot));
+                self.0.spawn(close(session, slot, deadline));
             }
         }
     }
@@ -210,11 +216,21 @@ impl Closing {
 }
 
 /// Ends a session with its engine; then its slot is free.
-async fn close(session: Session, slot: Slot) {
-    if timeout(CLOSE_LIMIT, session.close()).await.is_err() {
+async fn close(session: Session, slot: Slot, deadline: Instant) {
+    if timeout_at(deadline, session.close()).await.is_err() {
         tracing::warn!("a session did not close in time and was cancelled");
     }
     drop(slot);
+}
+
+/// How long a start that nobody wants any more may go on. GPT-Live bills a session from its answer on, and one that is
+/// not connected cannot be told to close: it would live on until the engine gives up on it, some 30 s later. This leaves
+/// as long for its goodbye.
+fn linger(engine: EngineKind) -> Duration {
+    match engine {
+        EngineKind::GptLive => CLOSE_LIMIT / 2,
+        EngineKind::Grok => Duration::ZERO,
+    }
 }
 
 /// `watch-audio.md`: from `start` to `started` or `error`.

@@ -549,6 +549,8 @@ impl Bridge {
         let deadline = Instant::now() + GONE;
         let Ending { exit, reason } = ending;
         self.end_call(Some(&reason), &reason);
+        // Nobody reads the parent's answers from here on: who waits for one need not.
+        self.parent.clerk = None;
         if timeout(LAST_WORDS, self.last_words()).await.is_err() {
             tracing::debug!("the relay did not take the last messages in time");
         }

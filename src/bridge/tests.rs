@@ -499,6 +499,29 @@ async fn end_while_the_engine_starts() {
     assert!(host.slots.take().unwrap().is_some() && host.slots.take().unwrap().is_some());
 }
 
+/// A billed session that comes up a moment after nobody wants it is told to close; what takes longer is cut off.
+#[tokio::test(start_paused = true)]
+async fn end_while_gpt_live_starts() {
+    let (mut plans, [mut soon, mut late]) = plans();
+    plans[0].start_takes = Duration::from_secs(2);
+    plans[1].start_takes = Duration::from_secs(10);
+    let mut host = Host::with(plans, |setup| setup.engines = vec![EngineKind::GptLive]).await;
+    let mut watch = host.watch().await;
+    for engine in [&mut soon, &mut late] {
+        watch.control(&host, json!({"type": "start", "engine": "gpt_live"})).await;
+        assert_eq!(engine.heard.recv().await, Some(Heard::Started(EngineKind::GptLive)));
+        let begun = Instant::now();
+        watch.control(&host, json!({"type": "end"})).await;
+        assert_eq!(watch.hears(&mut host).await.1, json!({"type": "ended", "engine": "gpt_live", "reason": "ended"}));
+        assert!(begun.elapsed() < Duration::from_millis(100));
+    }
+    let ended = Instant::now();
+    closed(&mut soon).await;
+    assert_eq!(late.heard.recv().await, Some(Heard::Gone));
+    assert!(ended.elapsed() < Duration::from_secs(5));
+    assert!(host.slots.take().unwrap().is_some() && host.slots.take().unwrap().is_some());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_relay_that_drops_ends_the_session_and_is_dialled_again() {
     let (plans, [mut one, mut two]) = plans();
