@@ -42,6 +42,13 @@ async fn sound_and_events_go_both_ways() {
     let closing = Instant::now();
     session.close().await;
     assert!(closing.elapsed() < Duration::from_secs(4), "{:?}", closing.elapsed());
+    // The engine notes its own end a moment after it said so.
+    let noted = async {
+        while simulator.look(|sessions| sessions[0].ended.is_none()) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(5), noted).await.unwrap();
     assert_eq!(simulator.look(|sessions| sessions[0].ended.map(|(_, how)| how)), Some(Ended::Closed));
 }
 
