@@ -1,7 +1,7 @@
 """The plugin's side of one Watch call, in plain asyncio: what a host has to do to use `watch-audio bridge`.
 
 It opens a grant at the relay, spawns one bridge for it, does GPT-Live's SDP exchange when the bridge asks (the key never
-enters the bridge), hands over Grok's bearer, and passes every other line to the log. Secrets go by files and stdin, never by
+enters the bridge), hands over Grok's bearer, passes every other line to the log, and closes the grant when the bridge is gone. Secrets go by files and stdin, never by
 arguments or environment.
 
     python3 plugin.py --bridge watch-audio --relay https://relay.example --credential-file FILE
@@ -14,6 +14,7 @@ plugin sends it to the Watch over its own sealed push.
 import argparse
 import asyncio
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -25,36 +26,40 @@ import urllib.request
 
 TTL_S = 600
 EXCHANGE_S = 30  # the bridge gives up after 32 s
+MAX_LINE = (1 << 20) + 1  # the protocol's, and its newline
 
 
 def b64u(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def post(url: str, bearer: str, body: dict) -> dict:
-    """One JSON POST; raises urllib's errors. No redirect may take the bearer elsewhere."""
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """No redirect may take a bearer elsewhere."""
 
-    class NoRedirect(urllib.request.HTTPRedirectHandler):
-        def redirect_request(self, *_args):
-            return None
+    def redirect_request(self, *_args):
+        return None
 
-    request = urllib.request.Request(
-        url,
-        data=json.dumps(body).encode(),
-        headers={"Authorization": f"Bearer {bearer}", "Content-Type": "application/json"},
-    )
+
+def ask(method: str, url: str, bearer: str, body: dict | None = None) -> bytes:
+    """One request, with a JSON body if there is one; raises urllib's errors."""
+    request = urllib.request.Request(url, method=method, headers={"Authorization": f"Bearer {bearer}"})
+    if body is not None:
+        request.data = json.dumps(body).encode()
+        request.add_header("Content-Type", "application/json")
     with urllib.request.build_opener(NoRedirect).open(request, timeout=EXCHANGE_S) as answer:
-        return json.loads(answer.read(262_144))
+        return answer.read(262_144)
 
 
 def failure(error: Exception) -> tuple[str, str]:
     """The Watch's error code and a sentence for a person; never the provider's body."""
-    if isinstance(error, urllib.error.HTTPError):
-        if error.code == 429:
+    match error:
+        case urllib.error.HTTPError(code=429):
             return "rate_limited", "The voice service has too much to do right now."
-        if error.code < 500:
+        case urllib.error.HTTPError(code=code) if 400 <= code < 500:
             return "refused", "The voice service refused the call."
-    return "unreachable", "The voice service did not answer."
+        case OSError():  # urllib's own errors and time-outs are among them
+            return "unreachable", "The voice service did not answer."
+    return "failed", "The sign-in on the host failed."
 
 
 def gpt_live_session(args, request: dict) -> dict:
@@ -80,13 +85,14 @@ def gpt_live_session(args, request: dict) -> dict:
     if history:
         session["input"] = history
     key = pathlib.Path(args.openai_key_file).read_text().strip()
-    answer = post(
+    answer = ask(
+        "POST",
         args.openai_url + "/v1/live/sessions",
         key,
         {"session": session, "transport": {"type": "webrtc", "sdp": request["offer"]}},
     )
     return {
-        "sdp": answer["transport"]["sdp"],
+        "sdp": json.loads(answer)["transport"]["sdp"],
         "voice": voice,
         "briefing_applied": bool(start.get("briefing")),
         "greeting_applied": bool(start.get("call_opening")) or "greeting" in start,
@@ -106,30 +112,50 @@ def grok_session(args, request: dict) -> dict:
 async def call(args) -> int:
     credential = pathlib.Path(args.credential_file).read_text().strip()
     root, watch_key = secrets.token_bytes(32), b64u(secrets.token_bytes(32))
-    grant = await asyncio.to_thread(
-        post,
-        args.relay + "/v1/watch-tools/grants",
-        credential,
-        {
-            "watch_key_sha256": hashlib.sha256(watch_key.encode()).hexdigest(),
-            "ttl_s": TTL_S,
-            "max_calls": 40,
-            "audio": True,
-        },
-    )
-    for_watch = {"grant_id": grant["grant_id"], "key": b64u(root), "watch_key": watch_key, "relay_url": args.relay}
-    handle = os.open(args.grant_out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as file:
-        json.dump(for_watch, file)
+    grants = args.relay + "/v1/watch-tools/grants"
+    wanted = {
+        "watch_key_sha256": hashlib.sha256(watch_key.encode()).hexdigest(),
+        "ttl_s": TTL_S,
+        "max_calls": 40,
+        "audio": True,
+    }
+    grant = json.loads(await asyncio.to_thread(ask, "POST", grants, credential, wanted))["grant_id"]
+    try:
+        for_watch = {"grant_id": grant, "key": b64u(root), "watch_key": watch_key, "relay_url": args.relay}
+        handle = os.open(args.grant_out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as file:
+            json.dump(for_watch, file)
+        opening = {
+            "type": "open",
+            "version": 1,
+            "grant": {
+                "id": grant,
+                "key": b64u(root),
+                "relay_url": args.relay,
+                "credential": credential,
+                "expires_in_s": TTL_S,
+            },
+            "engines": [name for name, key in (("gpt_live", args.openai_key_file), ("grok", args.xai_key_file)) if key],
+        }
+        return await bridge(args, opening)
+    finally:
+        # However the bridge ended, nobody is to come back to its grant: a second process would repeat nonces. A relay that
+        # cannot be reached lets it expire.
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(ask, "DELETE", f"{grants}/{grant}", credential)
 
-    engines = [name for name, key in (("gpt_live", args.openai_key_file), ("grok", args.xai_key_file)) if key]
-    bridge = await asyncio.create_subprocess_exec(
-        args.bridge, "bridge", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 20
+
+async def bridge(args, opening: dict) -> int:
+    """One bridge from its first line to its exit code."""
+    process = await asyncio.create_subprocess_exec(
+        args.bridge, "bridge", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=MAX_LINE
     )
 
     async def say(line: dict) -> None:
-        bridge.stdin.write(json.dumps(line).encode() + b"\n")
-        await bridge.stdin.drain()
+        process.stdin.write(json.dumps(line).encode() + b"\n")
+        # A bridge that is gone takes no more lines; its exit code tells.
+        with contextlib.suppress(ConnectionError):
+            await process.stdin.drain()
 
     async def answer(request: dict) -> None:
         """In a task of its own: a slow sign-in must not keep us from reading the bridge's lines."""
@@ -141,22 +167,9 @@ async def call(args) -> int:
             line = {"type": "session_failed", "id": request["id"], "code": code, "message": message}
         await say(line)
 
-    await say(
-        {
-            "type": "open",
-            "version": 1,
-            "grant": {
-                "id": grant["grant_id"],
-                "key": b64u(root),
-                "relay_url": args.relay,
-                "credential": credential,
-                "expires_in_s": TTL_S,
-            },
-            "engines": engines,
-        }
-    )
+    await say(opening)
     answers: set[asyncio.Task] = set()
-    while raw := await bridge.stdout.readline():
+    while raw := await process.stdout.readline():
         line = json.loads(raw)
         if line["type"] == "session_request":
             task = asyncio.create_task(answer(line))
@@ -168,7 +181,7 @@ async def call(args) -> int:
             await say({"type": "stop"})
     for task in answers:
         task.cancel()
-    return await bridge.wait()
+    return await process.wait()
 
 
 def main() -> int:

@@ -32,6 +32,8 @@ pub struct Options {
 pub struct Outcome {
     /// How it came out.
     pub verdict: Verdict,
+    /// When the first `started` came: zero of all times.
+    pub zero: Option<Instant>,
     /// What happened when.
     pub moments: Vec<Moment>,
     /// How long each step took.
@@ -89,6 +91,7 @@ pub async fn run(options: Options, mut stop: Receiver<Stop>) -> Outcome {
     let speech = journal.playout.speech().clone();
     Outcome {
         verdict,
+        zero: journal.timeline.zero(),
         figures: Figures::of(&moments, &speech, &journal.loud),
         moments,
         played: journal.played,

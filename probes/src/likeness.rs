@@ -39,6 +39,30 @@ pub fn find(sample: &[i16], recording: &[i16], rate: u32) -> Option<Found> {
     Some(Found { at: at.saturating_sub(loudest), loudness, waveform })
 }
 
+/// Finds a sample in what was played, whole, at its own speed, and once.
+///
+/// # Errors
+/// What is wrong with what was played, in words.
+pub fn heard_once(sample: &[i16], recording: &[i16], rate: u32) -> Result<Found, String> {
+    let find = |sample, recording| find(sample, recording, rate).ok_or("it is shorter than the sample");
+    let whole = find(sample, recording)?;
+    if whole.loudness < 0.95 || whole.waveform < 0.8 {
+        return Err(format!("it is not whole: {whole:?}"));
+    }
+    // Both halves stand where they stand in the sample, to 10 ms: nothing was left out, put in or stretched.
+    let half = sample.len() / 2;
+    for (half, at) in [(&sample[..half], whole.at), (&sample[half..], whole.at + half)] {
+        let found = find(half, recording)?;
+        if found.at.abs_diff(at) > rate as usize / 100 {
+            return Err(format!("its speed is not the sample's: {found:?}, not at {at}"));
+        }
+    }
+    let mut rest = recording.to_vec();
+    rest[whole.at..(whole.at + sample.len()).min(recording.len())].fill(0);
+    let again = find(sample, &rest)?;
+    if again.waveform > 0.5 { Err(format!("it is heard twice: {again:?}")) } else { Ok(whole) }
+}
+
 /// The root mean square of each block.
 fn loudness(samples: &[i16], block: usize) -> Vec<f64> {
     samples.chunks_exact(block).map(|block| (energy(block) as f64 / block.len() as f64).sqrt()).collect()
@@ -107,5 +131,17 @@ mod tests {
         let mut holed = sample.clone();
         holed[4000..8000].fill(0);
         assert!(find(&sample, &holed, 8000).unwrap().loudness < 0.95);
+        assert!(heard_once(&sample, &fast, 8000).is_err() && heard_once(&sample, &holed, 8000).is_err());
+    }
+
+    #[test]
+    fn a_sample_is_heard_once_or_twice() {
+        let sample = speech();
+        let mut recording = vec![3; 5_000];
+        recording.extend(&sample);
+        recording.extend(vec![-3; 5_000]);
+        assert_eq!(heard_once(&sample, &recording, 8000).unwrap().at, 5_000);
+        recording.extend(&sample);
+        assert!(heard_once(&sample, &recording, 8000).is_err());
     }
 }

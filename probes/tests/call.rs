@@ -14,7 +14,8 @@ use watch_audio_media::wav;
 use watch_audio_probes::call::{self, Options, Outcome};
 use watch_audio_probes::dialogue::Dialect;
 use watch_audio_probes::host::{Engine, HostOptions, Relay, Simulated};
-use watch_audio_probes::likeness::find;
+use watch_audio_probes::likeness::heard_once;
+use watch_audio_probes::playout::RATE;
 use watch_audio_probes::plugin::BridgeCommand;
 use watch_audio_probes::session::Manner;
 use watch_audio_probes::sim::script::{Script, Turn, Utterance};
@@ -95,19 +96,8 @@ async fn call(manner: Manner, script: Script) -> Outcome {
 }
 
 /// The answer is in what was played: whole, at its own speed, and once.
-fn heard_once(outcome: &Outcome, answer: &[i16]) {
-    let rate = 24_000;
-    let whole = find(answer, &outcome.played, rate).unwrap();
-    assert!(whole.loudness > 0.95 && whole.waveform > 0.8, "{whole:?}");
-    // Its halves stand where they stand in the sample: nothing was left out, put in or stretched.
-    let half = answer.len() / 2;
-    let (first, second) = (find(&answer[..half], &outcome.played, rate), find(&answer[half..], &outcome.played, rate));
-    let (first, second) = (first.unwrap(), second.unwrap());
-    assert!(first.at.abs_diff(whole.at) < 240, "{first:?} {whole:?}");
-    assert!(second.at.abs_diff(whole.at + half) < 240, "{second:?} {whole:?}");
-    let mut rest = outcome.played.clone();
-    rest[whole.at..whole.at + answer.len()].fill(0);
-    assert!(find(answer, &rest, rate).unwrap().waveform < 0.5, "it is heard a second time");
+fn heard(outcome: &Outcome, answer: &[i16]) {
+    heard_once(answer, &outcome.played, RATE).unwrap();
 }
 
 fn count(outcome: &Outcome, what: What) -> usize {
@@ -116,10 +106,10 @@ fn count(outcome: &Outcome, what: What) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn gpt_live_answers_in_both_dialects() {
-    for dialect in [Dialect::B, Dialect::A] {
+    let answers = async |dialect: Dialect| {
         let outcome = call(manner(EngineKind::GptLive, dialect), script("answer.wav")).await;
         assert_eq!(outcome.verdict, Verdict::Done, "{:?}", outcome.moments);
-        heard_once(&outcome, &sample("answer.wav").samples);
+        heard(&outcome, &sample("answer.wav").samples);
         assert_eq!((count(&outcome, What::Delegation), count(&outcome, What::Answer)), (1, 1));
         assert_eq!(outcome.underruns, 0);
         // Half duplex: no microphone while the answer plays, nor 0.35 s after; messages are up to 107 ms long.
@@ -133,7 +123,8 @@ async fn gpt_live_answers_in_both_dialects() {
         // Case 17: the engine's clock, which is our audio, ran while the Watch was silent.
         let session = &outcome.engines.gpt_live[0];
         assert!(session.input.longest_gap < Duration::from_millis(500), "{:?}", session.input);
-    }
+    };
+    tokio::join!(answers(Dialect::B), answers(Dialect::A));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -142,15 +133,15 @@ async fn grok_answers_to_the_sample() {
     assert_eq!(outcome.verdict, Verdict::Done, "{:?}", outcome.moments);
     let answer = sample("answer.wav").samples;
     assert!(outcome.played.windows(answer.len()).any(|played| played == answer), "PCM all the way: not a bit changes");
-    heard_once(&outcome, &answer);
+    heard(&outcome, &answer);
     let session = &outcome.engines.grok[0];
     let creates = session.received.iter().filter(|event| event.kind == "response.create").count();
     assert_eq!((session.bad_appends, creates), (0, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_barge_in_on_grok_stops_the_reply_and_truncates_it() {
-    for playout in [false, true] {
+async fn a_barge_in_on_grok_cuts_the_reply_within_100_ms_and_truncates_within_250_ms_of_what_was_played() {
+    let barges_in = async |playout: bool| {
         let manner = Manner {
             half_duplex: false,
             barge_in: Some(Duration::from_secs(3)),
@@ -159,19 +150,35 @@ async fn a_barge_in_on_grok_stops_the_reply_and_truncates_it() {
         };
         let outcome = call(manner, script("long-answer.wav")).await;
         assert_eq!(outcome.verdict, Verdict::Done, "{:?}", outcome.moments);
+        heard(&outcome, &sample("answer.wav").samples);
+        assert_eq!(outcome.underruns, 0, "so what was played is known from when it began and when it stopped");
+
+        // The engine's notice, on the call's time line.
+        let session = &outcome.engines.grok[0];
+        let zero = outcome.zero.unwrap().into_std();
         let barge_in = outcome.figures.barge_in.as_ref().expect("the question was spoken twice");
-        assert!(barge_in.notice_ms.is_some_and(|ms| ms < 2000), "{barge_in:?}");
-        assert!(barge_in.last_old_played_ms.is_some_and(|ms| ms < 300), "{barge_in:?}");
-        heard_once(&outcome, &sample("answer.wav").samples);
-        // What the engine is told was heard is what was played, to within the Watch's own buffer.
-        let [truncate] = &outcome.engines.grok[0].truncates[..] else {
-            panic!("{:?}", outcome.engines.grok[0].truncates)
-        };
-        let old = outcome.speech.at(Duration::from_millis(barge_in.at_ms as u64)).unwrap();
-        let played = (old.end - old.start).as_millis() as i64;
-        let heard = truncate.ms as i64;
-        assert!((heard - played).abs() < 500, "heard {heard} ms, played {played} ms");
-    }
+        let said = session
+            .sent
+            .iter()
+            .filter(|event| event.kind == "input_audio_buffer.speech_started")
+            .map(|event| event.at.saturating_duration_since(zero).as_millis() as i64);
+        let notice = said.filter(|ms| *ms >= barge_in.at_ms).min().expect("the engine notices");
+        let stopped = first_after(&outcome, What::Flush, barge_in.at_ms);
+        assert!(stopped - notice < 100, "noticed at {notice} ms, silent at {stopped} ms");
+        let began = last_before(&outcome, What::Reply, barge_in.at_ms);
+        let [truncate] = &session.truncates[..] else { panic!("{:?}", session.truncates) };
+        let (heard, played) = (truncate.ms as i64, stopped - began);
+        assert!((heard - played).abs() < 250, "told {heard} ms, played {played} ms");
+    };
+    tokio::join!(barges_in(false), barges_in(true));
+}
+
+fn first_after(outcome: &Outcome, what: What, after: i64) -> i64 {
+    outcome.moments.iter().find(|moment| moment.what == what && moment.ms >= after).unwrap().ms
+}
+
+fn last_before(outcome: &Outcome, what: What, before: i64) -> i64 {
+    outcome.moments.iter().rfind(|moment| moment.what == what && moment.ms <= before).unwrap().ms
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -188,28 +195,30 @@ async fn a_barge_in_on_gpt_live_is_the_models_own() {
     assert_eq!(barge_in.notice_ms, None);
     assert!(barge_in.last_old_arrived_ms.is_some_and(|ms| ms < 1000), "{barge_in:?}");
     assert!(barge_in.last_old_played_ms.is_some_and(|ms| ms < 1200), "{barge_in:?}");
-    heard_once(&outcome, &sample("answer.wav").samples);
+    heard(&outcome, &sample("answer.wav").samples);
     assert!(outcome.engines.gpt_live[0].spoken.iter().any(|spoken| spoken.cut));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_engines_answer_in_opus() {
-    for engine in [EngineKind::Grok, EngineKind::GptLive] {
+    let answers = |engine: EngineKind| async move {
         let manner = Manner { opus: true, ..manner(engine, Dialect::B) };
         let outcome = call(manner, script("answer.wav")).await;
         assert_eq!(outcome.verdict, Verdict::Done, "{:?}", outcome.moments);
         assert_eq!(outcome.started["codec"], "opus");
-        heard_once(&outcome, &sample("answer.wav").samples);
-    }
+        heard(&outcome, &sample("answer.wav").samples);
+    };
+    both(answers(EngineKind::Grok), answers(EngineKind::GptLive)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tap_stops_locally() {
-    for engine in [EngineKind::GptLive, EngineKind::Grok] {
+    let taps = async |engine: EngineKind| {
         let manner = Manner { tap: Some(Duration::from_secs(2)), ..manner(engine, Dialect::B) };
         let outcome = call(manner, script("long-answer.wav")).await;
         assert_eq!(count(&outcome, What::Tap), 1);
         let spoken = outcome.speech.spans().iter().map(|span| span.end - span.start).sum::<Duration>();
         assert!(spoken < Duration::from_secs(4), "{spoken:?}");
-    }
+    };
+    tokio::join!(taps(EngineKind::GptLive), taps(EngineKind::Grok));
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 use watch_audio_media::wav;
+use watch_audio_probes::likeness::{find, heard_once};
 
 fn probe(dir: &TempDir) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_watch-audio-probe"));
@@ -126,6 +127,39 @@ fn a_whole_call_says_what_it_took_as_json() {
     }
     let played = answer(&dir.path().join("reply.wav")).samples;
     assert_eq!(report["answer_ms"].as_u64().unwrap(), played.len() as u64 / 24);
+}
+
+/// The two commands of the README, and a barge-in. Each runs as a user would run it, all three at once.
+#[test]
+fn question_wav_is_answered_with_the_sample_whole_once_at_the_right_speed_by_either_engine() {
+    let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../samples");
+    let sample = answer(&samples.join("answer.wav")).samples;
+    let calls = [&[][..], &["--engine", "grok"], &["--engine", "grok", "--barge-in", "1", "--json"]].map(|more| {
+        let dir = tempfile::tempdir().unwrap();
+        let call = probe(&dir)
+            .arg(samples.join("question.wav"))
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        (dir, call)
+    });
+    for (n, (dir, call)) in calls.into_iter().enumerate() {
+        let output = call.wait_with_output().unwrap();
+        ends_with_code(&output, 0);
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "nothing to complain of");
+        let played = answer(&dir.path().join("answer.wav")).samples;
+        if n < 2 {
+            heard_once(&sample, &played, 24_000).unwrap();
+            continue;
+        }
+        // The first answer was cut; the second is whole.
+        find(&sample, &played, 24_000).filter(|found| found.loudness > 0.95).unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let old = report["figures"]["barge_in"]["last_old_played_ms"].as_i64().unwrap();
+        assert!(old < 100, "{old} ms");
+    }
 }
 
 #[test]

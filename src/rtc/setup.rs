@@ -63,6 +63,7 @@ pub(super) fn settings() -> SettingEngineBuilder {
         // On by default, and then a machine without a multicast route cannot make a peer at all.
         .with_multicast_dns_mode(MulticastDnsMode::Disabled)
         .with_include_loopback_candidate(true)
+        .with_ice_timeouts(Some(QUIET), Some(LOST_AFTER_QUIET), Some(CONSENT_INTERVAL))
         .with_ice_connection_attempts(Some(CHECK_INTERVAL), Some(MAX_CHECKS))
         .with_sctp_max_message_size(SctpMaxMessageSize::Unbounded)
         .with_sctp_mtu(SCTP_MTU)
@@ -111,6 +112,13 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Checks go on for the 8 s that a connection has: the engine may start answering late.
 const MAX_CHECKS: u16 = 400;
+
+/// One request for consent every 2 s; without an answer for 5 s the engine is quiet, which at heavy loss passes again.
+const CONSENT_INTERVAL: Duration = Duration::from_secs(2);
+const QUIET: Duration = Duration::from_secs(5);
+
+/// Then 25 s more: 30 s after the last answer the path is lost (RFC 7675 section 5.1).
+const LOST_AFTER_QUIET: Duration = Duration::from_secs(25);
 
 /// Plus DTLS this stays below 1,200 bytes a datagram, which also fits VPN paths of 1,280.
 const SCTP_MTU: u32 = 1_150;
