@@ -82,8 +82,9 @@ fn words(end: &End) -> String {
 
 /// Returns once the call shall stop; never when whoever could say so is gone.
 pub(crate) async fn stopped(stop: &mut Receiver<Stop>) -> Signal {
-    match stop.wait_for(Option::is_some).await {
-        Ok(signal) => signal.unwrap_or(Signal::Terminate),
+    let said = stop.wait_for(Option::is_some).await.map(|signal| signal.unwrap_or(Signal::Terminate));
+    match said {
+        Ok(signal) => signal,
         Err(_) => std::future::pending().await,
     }
 }

@@ -83,24 +83,25 @@ async fn engine_that_vanishes_is_told_within_the_stated_time_and_leaves_nothing_
 
 #[tokio::test]
 async fn relay_killed_and_restarted_knows_no_grant_and_the_bridge_is_over() {
-    for engine in [EngineKind::GptLive, EngineKind::Grok] {
+    let killed = async |engine: EngineKind| {
         let mut world = World::new().await;
         let mut call = MidCall::new(&world, engine).await;
         world.relay.kill().await;
-        let killed = Instant::now();
+        let since = Instant::now();
         world.relay.restart().await;
         call.caller.until(SOON, "the end of the socket", |caller| caller.closed.is_some()).await;
         assert!(call.caller.controls.is_empty(), "nobody could be told");
         // Dialled again, the relay answers 410: the bridge is over. Its session had ended with the socket.
         tokio::time::timeout(SOON, call.host.bridge_gone()).await.expect("the bridge ends");
         within(RELEASED, "the process gone", || is_gone(call.pid)).await;
-        assert!(killed.elapsed() < Duration::from_secs(15));
+        assert!(since.elapsed() < Duration::from_secs(15));
         within(RELEASED, "slots free", || world.slots_are_free()).await;
         engine_was_left_in_order(&world, engine).await;
         let (report, _) = call.host.close().await;
         assert_eq!((report.exit, report.closed.as_deref()), (Some(3), Some("The relay refused the grant (410).")));
         assert_eq!((report.summaries.len(), report.relay.len()), (1, 1), "{:?}", report.relay);
-    }
+    };
+    tokio::join!(killed(EngineKind::GptLive), killed(EngineKind::Grok));
 }
 
 #[tokio::test]
@@ -127,7 +128,7 @@ async fn network_to_the_relay_cut_ends_the_session_and_the_watch_joins_again() {
 
 #[tokio::test]
 async fn watch_killed_ends_the_session_silently_and_another_may_come() {
-    for engine in [EngineKind::GptLive, EngineKind::Grok] {
+    let killed = async |engine: EngineKind| {
         let world = World::new().await;
         let call = MidCall::new(&world, engine).await;
         let MidCall { host, caller, pid, idle } = call;
@@ -140,7 +141,8 @@ async fn watch_killed_ends_the_session_silently_and_another_may_come() {
         caller.hears_speech(Duration::from_millis(500)).await;
         let (report, _) = host.close().await;
         assert_eq!((report.exit, report.summaries.len()), (Some(0), 2));
-    }
+    };
+    tokio::join!(killed(EngineKind::GptLive), killed(EngineKind::Grok));
 }
 
 /// The first session was ended by us, as the engine wants it.

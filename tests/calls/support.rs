@@ -181,31 +181,30 @@ impl Caller {
     pub(crate) async fn start(grant: &Grant, engine: EngineKind) -> Result<Self, String> {
         let mut watch = Watch::join(grant).await.unwrap();
         watch.control(&json!({"type": "start", "engine": engine.as_str()}));
-        loop {
-            let (opened, incoming) = timeout(SOON, watch.next()).await.expect("an answer to `start`");
-            match incoming {
-                Incoming::Control(control) if control["type"] == "started" => {
-                    // Grok's session is the Watch's to set up.
-                    if let Some(opening) = Dialogue::new(engine, Dialect::B).opening() {
-                        watch.event(&opening);
-                    }
-                    return Ok(Self {
-                        watch,
-                        microphone: Microphone::new(engine.input_rate(), question(engine.input_rate())),
-                        playout: Playout::new(engine),
-                        opened,
-                        asks: (opened, Duration::from_secs(60)),
-                        controls: Vec::new(),
-                        received: 0,
-                        loud: 0,
-                        played: Vec::new(),
-                        closed: None,
-                    });
-                }
-                Incoming::Control(control) => return Err(control["code"].as_str().unwrap().to_owned()),
-                other => panic!("{other:?} before `started`"),
-            }
+        let (opened, incoming) = timeout(SOON, watch.next()).await.expect("an answer to `start`");
+        let control = match incoming {
+            Incoming::Control(control) => control,
+            other => panic!("{other:?} before `started`"),
+        };
+        if control["type"] != "started" {
+            return Err(control["code"].as_str().unwrap().to_owned());
         }
+        // Grok's session is the Watch's to set up.
+        if let Some(opening) = Dialogue::new(engine, Dialect::B).opening() {
+            watch.event(&opening);
+        }
+        Ok(Self {
+            watch,
+            microphone: Microphone::new(engine.input_rate(), question(engine.input_rate())),
+            playout: Playout::new(engine),
+            opened,
+            asks: (opened, Duration::from_secs(60)),
+            controls: Vec::new(),
+            received: 0,
+            loud: 0,
+            played: Vec::new(),
+            closed: None,
+        })
     }
 
     pub(crate) fn asks_every(&mut self, period: Duration) {
@@ -269,9 +268,10 @@ impl Caller {
                     self.asks.0 += self.asks.1;
                 }
                 let open = self.playout.microphone_open(due - self.opened);
-                let message = self.microphone.capture();
+                let mut message = Vec::new();
+                pcm::to_bytes(self.microphone.capture(), &mut message);
                 if open && self.closed.is_none() {
-                    self.watch.audio(message);
+                    self.watch.audio(&message);
                 }
             }
         }
