@@ -211,6 +211,17 @@ async fn a_vanished_engine_is_noticed() {
 }
 
 #[tokio::test]
+async fn an_engine_that_does_not_confirm_the_end_is_left_after_2_s() {
+    let faults = Faults { at: vec![Happening { after_ms: 300, what: What::Vanish }], ..Faults::default() };
+    let mut call = Call::start(Options { faults, ..Options::default() }).await.unwrap();
+    call.run(Duration::from_secs(1)).await;
+    let closing = Instant::now();
+    call.session.close().await;
+    let took = closing.elapsed();
+    assert!((Duration::from_millis(1_900)..Duration::from_millis(4_500)).contains(&took), "{took:?}");
+}
+
+#[tokio::test]
 async fn what_the_service_refuses_is_told() {
     let faults = Faults { http_status: Some(429), ..Faults::default() };
     let error = Call::start(Options { faults, ..Options::default() }).await.map(|_| ()).unwrap_err();

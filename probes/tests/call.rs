@@ -145,8 +145,9 @@ async fn grok_answers_to_the_sample() {
     assert!(outcome.played.windows(answer.len()).any(|played| played == answer), "PCM all the way: not a bit changes");
     heard(&outcome, &answer);
     let session = &outcome.engines.grok[0];
-    let creates = session.received.iter().filter(|event| event.kind == "response.create").count();
-    assert_eq!((session.bad_appends, creates), (0, 1));
+    let count = |kind| session.received.iter().filter(|event| event.kind == kind).count();
+    assert_eq!((session.bad_appends, count("response.create")), (0, 1));
+    assert_eq!(count("session.update"), 1, "the Watch's own; the host sends none");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -159,6 +159,15 @@ async fn held_text_is_not_lost_and_sound_goes_on() {
 }
 
 #[tokio::test]
+async fn what_is_no_text_is_ignored() {
+    let mut call = Connected::new(|answer| answer).await;
+    let channel = call.engine.channel.borrow().clone().unwrap();
+    channel.send(b"bytes, though they read as text"[..].into()).await.unwrap();
+    call.engine.send("text".into()).await;
+    assert_eq!(call.text().await, "text");
+}
+
+#[tokio::test]
 async fn a_closed_channel_is_the_hang_up() {
     let mut call = Connected::new(|answer| answer).await;
     call.engine.hang_up().await;

@@ -180,6 +180,16 @@ async fn an_answer_has_a_bound() {
     assert_eq!(gpt_live(&sign_ins.unwrap()).await.unwrap_err().code, ErrorCode::Failed);
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_exchange_not_answered_in_30_s_is_unreachable() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (_dir, sign_ins) = sign_ins(&[("auth.json", AUTH)], config_b(&url));
+    let begun = tokio::time::Instant::now();
+    assert_eq!(gpt_live(&sign_ins.unwrap()).await.unwrap_err().code, ErrorCode::Unreachable);
+    assert_eq!(begun.elapsed().as_secs(), 30);
+}
+
 /// `engines.md` 2.1: clients stop at 256 KiB.
 const MAX_SDP: usize = 256 * 1024;
 

@@ -6,6 +6,7 @@
 // By name the first: it takes the longest, and the others run beside it.
 mod both_ways;
 mod ends;
+mod helper;
 mod measure;
 mod plugin;
 mod slots;

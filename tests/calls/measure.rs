@@ -4,22 +4,16 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use serde_json::{Map, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use serde_json::json;
 use tokio::time::timeout;
-use watch_audio::engine::{EngineKind, Start};
-use watch_audio::secret::Secret;
-use watch_audio::sign_in::openai;
-use watch_audio::sign_in::session::session_request;
-use watch_audio_probes::dialogue::Dialect;
+use watch_audio::engine::EngineKind;
 use watch_audio_probes::sim::gpt_live::{Options, Timing};
 use watch_audio_probes::sim::grok;
 use watch_audio_probes::sim::script::Script;
 
+use super::helper::{Helper, answer};
 use super::support::{BINARY, Caller, SOON, World};
 
 #[tokio::test]
@@ -57,62 +51,19 @@ async fn offer_connection_memory_and_size_are_what_is_promised() {
 /// One call of the helper, from its spawn: to its offer, and from the answer to the connection, in ms.
 async fn helper_call(world: &World) -> (f64, f64) {
     let spawned = Instant::now();
-    let mut helper = Helper::spawn(world);
+    let mut helper = Helper::spawn(&world.program);
     helper.say(b'C', json!({"input_rate": 16_000, "output_rate": 24_000, "stun": []}).to_string().as_bytes()).await;
-    let offer = helper.hears(b'O').await;
+    let offer = helper.until(b'O').await;
     let to_offer = spawned.elapsed();
 
-    let start = Start { engine: EngineKind::GptLive, fields: Map::new() };
-    let session = session_request(Dialect::A, &start, None, None).session;
-    let (http, key) = (openai::http_client().unwrap(), Secret::new("key"));
-    let offer = String::from_utf8(offer).unwrap();
-    let answer = openai::create_with_key(&http, &world.gpt_live.url(), &key, &session, &offer).await.unwrap();
+    let answer = answer(&world.gpt_live, offer).await;
     let answered = Instant::now();
     helper.say(b'A', answer.as_bytes()).await;
-    helper.hears(b'R').await;
+    helper.until(b'R').await;
     let to_connected = answered.elapsed();
     helper.say(b'Q', b"").await;
     timeout(SOON, helper.child.wait()).await.unwrap().unwrap();
     (to_offer.as_secs_f64() * 1e3, to_connected.as_secs_f64() * 1e3)
-}
-
-struct Helper {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: ChildStdout,
-}
-
-impl Helper {
-    fn spawn(world: &World) -> Self {
-        let mut command = Command::new(&world.program);
-        let command = command.arg("helper").stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-        let mut child = command.spawn().unwrap();
-        Self { stdin: child.stdin.take().unwrap(), stdout: child.stdout.take().unwrap(), child }
-    }
-
-    async fn say(&mut self, kind: u8, payload: &[u8]) {
-        let mut frame = vec![kind];
-        frame.extend(u32::try_from(payload.len()).unwrap().to_be_bytes());
-        frame.extend(payload);
-        self.stdin.write_all(&frame).await.unwrap();
-    }
-
-    /// The next frame of a kind.
-    async fn hears(&mut self, kind: u8) -> Vec<u8> {
-        let frames = async {
-            loop {
-                let mut head = [0; 5];
-                self.stdout.read_exact(&mut head).await.unwrap();
-                let mut payload = vec![0; u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize];
-                self.stdout.read_exact(&mut payload).await.unwrap();
-                assert_ne!(head[0], b'X', "the helper ended: {}", String::from_utf8_lossy(&payload));
-                if head[0] == kind {
-                    return payload;
-                }
-            }
-        };
-        timeout(SOON, frames).await.expect("a frame in time")
-    }
 }
 
 fn resident_mib(pid: u32) -> f64 {
