@@ -7,15 +7,14 @@ mod bridge;
 
 use std::ffi::OsString;
 use std::future::Future;
-use std::io;
-use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
+use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use tokio::runtime::Builder;
-use tracing_subscriber::EnvFilter;
 
+use crate::log;
 use crate::parent::{helper, install};
 use crate::relay::{self, args::RelayArgs};
 
@@ -91,12 +90,16 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Says on stderr what became of an installation.
 fn tell(done: Result<PathBuf, install::InstallError>, what: &str) -> ExitCode {
-    let (line, code) = match done {
-        Ok(folder) => (format!("The helper is {what} {}.", folder.display()), ExitCode::SUCCESS),
-        Err(error) => (format!("{error}"), ExitCode::from(FAULT)),
-    };
-    eprintln!("{line}");
-    code
+    match done {
+        Ok(folder) => {
+            log::say(format_args!("The helper is {what} {}.", folder.display()));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            log::say(&error);
+            ExitCode::from(if error.is_bad_use() { BAD_INPUT } else { FAULT })
+        }
+    }
 }
 
 /// What every subcommand needs: logs on stderr, panics without what they hold.
@@ -108,19 +111,7 @@ fn prepare(level: LogLevel) {
         LogLevel::Debug => "debug",
         LogLevel::Trace => "trace",
     };
-    // Our own words only: a library's debug lines may show a request with its bearer.
-    let filter = EnvFilter::new(format!("watch_audio={level},watch_audio_media={level}"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false);
-    // Both were set already when a test runs two command lines in one process.
-    let _ = log.try_init();
-    panic::set_hook(Box::new(note_panic));
-}
-
-/// Says where a panic was, and not what it says: that may hold what was being worked on.
-fn note_panic(panic: &PanicHookInfo<'_>) {
-    if let Some(place) = panic.location() {
-        tracing::error!(file = place.file(), line = place.line(), "a fault of ours");
-    }
+    log::start(level, &["watch_audio", "watch_audio_media"]);
 }
 
 /// Runs one subcommand to its end. Whatever still blocks then ends with the process.
@@ -148,39 +139,7 @@ const REFUSED: u8 = 3;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
     use super::*;
-
-    /// A log that a test reads.
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn case_55_a_panic_says_where_and_not_what() {
-        let log = Log::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
-        let before = panic::take_hook();
-        panic::set_hook(Box::new(note_panic));
-        let fault = tracing::subscriber::with_default(subscriber, || {
-            panic::catch_unwind(|| panic!("the bearer is {}", "secret-bearer"))
-        });
-        panic::set_hook(before);
-        assert!(fault.is_err());
-        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-        assert!(log.contains("src/cli.rs") && !log.contains("secret-bearer"), "{log}");
-    }
 
     #[test]
     fn the_command_line_is_sound() {

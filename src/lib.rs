@@ -4,6 +4,7 @@ pub mod address;
 pub mod bridge;
 pub mod cli;
 pub mod engine;
+pub mod log;
 pub mod parent;
 pub mod relay;
 pub mod rtc;

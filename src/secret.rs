@@ -1,6 +1,9 @@
 //! Text that must never be seen: keys, bearers, SDP, what was said.
 
 use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 use zeroize::Zeroizing;
 
@@ -17,6 +20,13 @@ impl Secret {
     /// The text itself, for the one place that must send it.
     pub fn expose(&self) -> &str {
         &self.0
+    }
+}
+
+/// Warns when others can read a file that holds a secret.
+pub fn warn_if_shared(path: &Path) {
+    if fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.mode() & 0o077 != 0) {
+        tracing::warn!(path = %path.display(), "others can read this file with a secret; chmod 600 it");
     }
 }
 

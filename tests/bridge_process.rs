@@ -232,6 +232,23 @@ async fn engine_ends(engine: &mut WebSocketStream<TcpStream>) {
     timeout(Duration::from_secs(8), ended).await.expect("the engine's session is closed");
 }
 
+/// As when the disk with the log is full: nothing that is said there may change how a program ends.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_standard_error_that_takes_nothing_changes_no_exit_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    for args in [
+        &["bridge", "--config", "missing"][..],
+        &["relay", "--credentials", "missing"],
+        &["helper", "--uninstall", "missing"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_watch-audio"));
+        let status = command.args(args).current_dir(&dir).stdin(Stdio::null()).stderr(full()).status();
+        assert_eq!(timeout(SOON, status).await.unwrap().unwrap().code(), Some(2), "{args:?}");
+    }
+}
+
 #[tokio::test]
 async fn case_55_58_a_call_with_every_word_logged_shows_none() {
     let world = World::new().await;

@@ -43,7 +43,7 @@ impl fmt::Display for WavWarning {
 #[non_exhaustive]
 pub enum WavError {
     /// The source failed.
-    #[error("the file could not be read")]
+    #[error("the file could not be read: {0}")]
     Io(#[from] io::Error),
     /// The first bytes are another format's.
     #[error("not a WAV file: it does not begin with RIFF or RF64 and WAVE")]

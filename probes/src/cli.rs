@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Write as _};
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,10 +12,11 @@ use serde::Deserialize;
 use serde_json::Map;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tracing_subscriber::EnvFilter;
 use watch_audio::engine::EngineKind;
+use watch_audio::log;
 use watch_audio::relay::RelayUrl;
-use watch_audio::secret::Secret;
+use watch_audio::secret::{Secret, warn_if_shared};
+use watch_audio::sign_in::files::SignIns;
 use watch_audio_media::resample::Resampler;
 use watch_audio_media::wav;
 
@@ -118,14 +120,19 @@ enum LogLevel {
 /// Runs the probe.
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
-    logging(arguments.log_level);
-    let options = match options(&arguments) {
+    log::start(arguments.log_level.as_str(), &["watch_audio", "watch_audio_media", "watch_audio_probes"]);
+    let call = AssertUnwindSafe(|| run_call(&arguments));
+    panic::catch_unwind(call).unwrap_or_else(|_| conclude(&arguments, &Verdict::Fault("a panic".into())))
+}
+
+fn run_call(arguments: &Arguments) -> ExitCode {
+    let options = match options(arguments) {
         Ok(options) => options,
-        Err(verdict) => return conclude(&arguments, &verdict),
+        Err(verdict) => return conclude(arguments, &verdict),
     };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return conclude(&arguments, &Verdict::Fault(error.to_string())),
+        Err(error) => return conclude(arguments, &Verdict::Fault(error.to_string())),
     };
     let outcome = runtime.block_on(async {
         let (stop, stopped) = watch::channel(None);
@@ -150,7 +157,7 @@ fn conclude(arguments: &Arguments, verdict: &Verdict) -> ExitCode {
     let _ = if arguments.json {
         writeln!(stdout, "{}", serde_json::json!({"outcome": line, "exit_code": verdict.code()}))
     } else {
-        writeln!(stdout, "outcome: {line}")
+        writeln!(stdout, "outcome: {}", report::one_line(&line))
     };
     ExitCode::from(verdict.code())
 }
@@ -162,7 +169,7 @@ fn outcome_line(outcome: &Outcome, answer: &Path) -> String {
         Verdict::Done => format!("; the answer is in {} ({length:.1} s)", answer.display()),
         _ => format!("; a partial answer is in {} ({length:.1} s)", answer.display()),
     };
-    format!("outcome: {}{kept}", outcome.verdict)
+    report::one_line(&format!("outcome: {}{kept}", outcome.verdict))
 }
 
 /// Everything that can be wrong with the use is found here, before anything is connected.
@@ -179,6 +186,10 @@ fn options(arguments: &Arguments) -> Result<Options, Verdict> {
     let question = question(&arguments.question, engine.input_rate())?;
     let relay =
         arguments.pairing.as_deref().map_or(Ok(Relay::Own), |path| pairing(path, arguments.relay.as_deref()))?;
+    // The bridge reads it again; here its mistakes are told as what they are.
+    if let Some(path) = &arguments.config {
+        SignIns::read(path).map_err(|error| bad(&error))?;
+    }
     let script = match &arguments.script {
         _ if arguments.echo => Script::echo(),
         Some(path) => Script::load(path).map_err(|error| bad(&error))?,
@@ -263,6 +274,7 @@ struct Pairing {
 
 fn pairing(path: &Path, relay: Option<&str>) -> Result<Relay, Verdict> {
     let bad = |error: &dyn std::fmt::Display| Verdict::BadUse(format!("{}: {error}", path.display()));
+    warn_if_shared(path);
     let text = std::fs::read(path).map_err(|error| bad(&error))?;
     // The parser's own words would repeat what is in the file.
     let pairing: Pairing = serde_json::from_slice(&text)
@@ -297,14 +309,6 @@ async fn signals(stop: watch::Sender<Stop>) {
         }
         stop.send_replace(Some(signal));
     }
-}
-
-fn logging(level: LogLevel) {
-    let level = level.as_str();
-    // Our own words only: a library's debug lines may show a request with its bearer.
-    let ours = ["watch_audio", "watch_audio_media", "watch_audio_probes"].map(|name| format!("{name}={level}"));
-    let filter = EnvFilter::new(ours.join(","));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).init();
 }
 
 impl LogLevel {

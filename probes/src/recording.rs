@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use watch_audio_media::{pcm, wav};
@@ -26,6 +26,9 @@ pub enum RecordingError {
     /// The output is the question itself, under whatever name.
     #[error("{0} is the question itself: choose another --out")]
     Input(PathBuf),
+    /// The output is a pipe, in which the header cannot be brought up to date.
+    #[error("{0} is a pipe: give --out a file")]
+    Pipe(PathBuf),
     /// The file cannot be written.
     #[error("cannot write {0}: {1}")]
     Write(PathBuf, #[source] io::Error),
@@ -38,6 +41,10 @@ impl Recording {
     /// When the file cannot be written or is the same as `input`.
     pub fn create(path: &Path, input: &Path, rate: u32) -> Result<Self, RecordingError> {
         let cannot = |error| RecordingError::Write(path.to_owned(), error);
+        // To open a pipe would wait for its reader, and then it could not be gone back in.
+        if std::fs::metadata(path).is_ok_and(|there| there.file_type().is_fifo()) {
+            return Err(RecordingError::Pipe(path.to_owned()));
+        }
         // Opened before it is emptied: only the open file tells for sure which file it is.
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(cannot)?;
         let output = file.metadata().map_err(cannot)?;

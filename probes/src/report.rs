@@ -86,7 +86,7 @@ pub fn json(outcome: &Outcome, answer: &Path) -> Value {
     json!({
         "outcome": outcome.verdict.to_string(),
         "exit_code": outcome.verdict.code(),
-        "answer": answer,
+        "answer": answer.display().to_string(),
         "answer_ms": outcome.played.len() * 1000 / crate::playout::RATE as usize,
         "timeline": outcome.moments,
         "figures": outcome.figures,
@@ -107,6 +107,7 @@ fn seconds(ms: i64) -> f64 {
     ms as f64 / 1000.0
 }
 
-fn one_line(text: &str) -> String {
+/// Text from elsewhere as one line of a terminal.
+pub fn one_line(text: &str) -> String {
     text.split(|c: char| c.is_control()).collect::<Vec<_>>().join(" ")
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
@@ -56,6 +57,7 @@ fn bad_use_is_told_before_anything_is_connected() {
     fs::write(dir.path().join("text.wav"), "no sound at all").unwrap();
     fs::write(dir.path().join("empty.wav"), wav::header(16_000, 0)).unwrap();
     fs::write(dir.path().join("pairing.json"), r#"{"credential": 7}"#).unwrap();
+    assert!(Command::new("mkfifo").arg(dir.path().join("pipe")).status().unwrap().success());
     let began = Instant::now();
     for arguments in [
         &["missing.wav"][..],
@@ -65,6 +67,10 @@ fn bad_use_is_told_before_anything_is_connected() {
         &["question.wav", "--out", "./question.wav"],
         &["question.wav", "--pairing", "missing.json"],
         &["question.wav", "--pairing", "pairing.json"],
+        &["question.wav", "--config", "missing.json"],
+        &["question.wav", "--config", "pairing.json"],
+        &["question.wav", "--out", "pipe"],
+        &["two\nlines.wav"],
     ] {
         let output = probe(&dir).args(arguments).output().unwrap();
         ends_with_code(&output, 2);
@@ -97,8 +103,10 @@ fn a_relay_that_is_not_there_is_told_apart() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let pairing = dir.path().join("pairing.json");
     fs::write(&pairing, format!(r#"{{"credential": "i.g.s", "relay_url": "http://127.0.0.1:{port}"}}"#)).unwrap();
+    fs::set_permissions(&pairing, fs::Permissions::from_mode(0o644)).unwrap();
     let output = probe(&dir).arg(&question).arg("--pairing").arg(&pairing).output().unwrap();
     ends_with_code(&output, 3);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("others can read this file"));
     assert!(outcome(&output).starts_with("the relay refused: "));
 }
 
@@ -160,6 +168,21 @@ fn question_wav_is_answered_with_the_sample_whole_once_at_the_right_speed_by_eit
         let old = report["figures"]["barge_in"]["last_old_played_ms"].as_i64().unwrap();
         assert!(old < 100, "{old} ms");
     }
+}
+
+/// Elsewhere the file system may refuse such a name.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_name_that_is_not_utf_8_is_as_good_as_another() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let question = question(&dir);
+    let name = std::ffi::OsStr::from_bytes(b"answer-\xff.wav");
+    let output = probe(&dir).arg(&question).args(["--json", "--seconds", "0.2", "--out"]).arg(name).output().unwrap();
+    ends_with_code(&output, 6);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["answer"], "answer-\u{fffd}.wav");
+    answer(&dir.path().join(name));
 }
 
 #[test]

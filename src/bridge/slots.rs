@@ -37,7 +37,7 @@ pub enum GrantLockError {
     #[error("another process has or had this grant; open a new one")]
     Taken,
     /// The folder does not work.
-    #[error("the folder of the lock files cannot be used")]
+    #[error("the folder of the slots cannot be used: {0}")]
     Io(#[from] io::Error),
 }
 

@@ -13,6 +13,7 @@ use crate::bridge::link::{Link, Target, TargetError};
 use crate::bridge::slots::{DEFAULT_SLOTS, GrantLockError, Slots};
 use crate::bridge::{self, Exit, Parent, Setup};
 use crate::engine::{EngineConfig, EngineKind};
+use crate::log;
 use crate::parent::lines::{self, BadLine, FromParent, Open, Writer};
 use crate::parent::{parent_gone, take_stdout};
 use crate::seal::{GrantId, IdError, KeyError, Root};
@@ -57,9 +58,9 @@ pub(super) async fn run(config: Option<PathBuf>) -> ExitCode {
 
 /// One line on stderr, whatever the log level.
 fn fail(error: &SetupError) -> ExitCode {
-    eprintln!("watch-audio: {error}");
+    log::say(format_args!("watch-audio: {error}"));
     match error {
-        SetupError::Stdio(_) | SetupError::Lock(GrantLockError::Io(_)) => ExitCode::from(FAULT),
+        SetupError::Stdio(_) => ExitCode::from(FAULT),
         _ => ExitCode::from(BAD_INPUT),
     }
 }

@@ -187,8 +187,7 @@ fn parse_config(payload: &[u8]) -> Option<CallConfig> {
 
 /// One short line on stderr, which must not end the call when it is closed.
 fn complain(line: &str) {
-    use std::io::Write;
-    let _ = writeln!(io::stderr(), "{line}");
+    crate::log::say(line);
 }
 
 /// What a rate may be, in Hz.

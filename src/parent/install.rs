@@ -32,6 +32,13 @@ pub enum InstallError {
     },
 }
 
+impl InstallError {
+    /// Whether another folder is to be named, rather than this machine looked after.
+    pub fn is_bad_use(&self) -> bool {
+        !matches!(self, Self::File { .. })
+    }
+}
+
 /// Puts a copy of this program in `folder`, by default where the plugin looks. Once more brings it up to date. Answers
 /// the folder.
 ///
@@ -55,6 +62,7 @@ pub fn uninstall(folder: Option<&Path>) -> Result<PathBuf, InstallError> {
     if !folder.join(OUR_MARKER).is_file() {
         return Err(InstallError::Foreign(folder));
     }
+    leads_nowhere_else(&folder.join("bin"))?;
     // Our own marker last: until then a second try can finish the work.
     for file in [PLUGIN_MARKER, PROGRAM, OUR_MARKER] {
         let path = folder.join(file);
@@ -80,20 +88,33 @@ fn install_program(program: &Path, folder: PathBuf) -> Result<PathBuf, InstallEr
         return Err(InstallError::Foreign(folder));
     }
     let bin = folder.join("bin");
+    leads_nowhere_else(&bin)?;
     fs::create_dir_all(&bin).map_err(at(&bin))?;
     let marker = folder.join(OUR_MARKER);
     fs::write(&marker, OUR_MARKER_TEXT).map_err(at(&marker))?;
 
     // A copy, so that the helper goes on when the program is moved or built anew; beside the old one first, because a
-    // running program cannot be written over.
-    let new = bin.join("python.new");
-    fs::copy(program, &new).map_err(at(&new))?;
+    // running program cannot be written over. Under a name of its own, because two may install at once.
+    let new = bin.join(format!("python.new-{}", std::process::id()));
     let python = folder.join(PROGRAM);
-    fs::rename(&new, &python).map_err(at(&python))?;
+    let copied = fs::copy(program, &new).and_then(|_| fs::rename(&new, &python));
+    if copied.is_err() {
+        // It may not even be there.
+        let _ = fs::remove_file(&new);
+    }
+    copied.map_err(at(&python))?;
     // The plugin's marker last: with it the folder counts as complete.
     let marker = folder.join(PLUGIN_MARKER);
     fs::write(&marker, PLUGIN_MARKER_TEXT).map_err(at(&marker))?;
     Ok(folder)
+}
+
+/// Refuses a link in the place of a folder of ours: what it leads to is somebody else's.
+fn leads_nowhere_else(folder: &Path) -> Result<(), InstallError> {
+    match fs::symlink_metadata(folder) {
+        Ok(metadata) if metadata.is_symlink() => Err(InstallError::Foreign(folder.to_owned())),
+        _ => Ok(()),
+    }
 }
 
 fn named_or_default(folder: Option<&Path>) -> Result<PathBuf, InstallError> {
@@ -164,6 +185,32 @@ mod tests {
         assert!(matches!(refused, Err(InstallError::Foreign(_))));
         assert!(matches!(uninstall(Some(&folder)), Err(InstallError::Foreign(_))));
         assert_eq!(fs::read_to_string(folder.join("bin/python")).unwrap(), "a real Python");
+    }
+
+    #[test]
+    fn a_link_in_our_folder_is_not_followed() {
+        let home = tempfile::tempdir().unwrap();
+        let (folder, other) = (home.path().join("env"), home.path().join("other"));
+        install_program(&program(home.path()), folder.clone()).unwrap();
+        fs::remove_dir_all(folder.join("bin")).unwrap();
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("python"), "a real Python").unwrap();
+        std::os::unix::fs::symlink(&other, folder.join("bin")).unwrap();
+        let refused = install_program(&program(home.path()), folder.clone());
+        assert!(matches!(refused, Err(InstallError::Foreign(_))));
+        assert!(matches!(uninstall(Some(&folder)), Err(InstallError::Foreign(_))));
+        assert_eq!(fs::read_to_string(other.join("python")).unwrap(), "a real Python");
+    }
+
+    #[test]
+    fn an_installation_that_fails_leaves_nothing_half_done() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("env");
+        let failed = install_program(&home.path().join("missing"), folder.clone());
+        assert!(matches!(failed, Err(InstallError::File { .. })));
+        assert_eq!(fs::read_dir(folder.join("bin")).unwrap().count(), 0);
+        uninstall(Some(&folder)).unwrap();
+        assert!(!folder.exists());
     }
 
     #[test]

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
+use axum::extract::{FromRequestParts, Path};
 use axum::http::header::{AUTHORIZATION, CACHE_CONTROL};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -40,6 +42,19 @@ impl IntoResponse for Refusal {
 pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, bearer) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| bearer.trim())
+}
+
+/// What a path names. A name that is not text is nobody's, and answered as such.
+#[derive(Debug)]
+pub(super) struct Named<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Named<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let Path(named) = Path::from_request_parts(parts, state).await.map_err(|_| NOT_FOUND)?;
+        Ok(Self(named))
+    }
 }
 
 /// Reads a JSON body of at most `most` bytes within `wait`. Whatever is wrong with it is the same refusal.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE};
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
@@ -15,7 +15,7 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
-use super::answer::{GRANT_CLOSED, NOT_FOUND, RATE_LIMITED, Refusal, UNAUTHORIZED, bearer};
+use super::answer::{GRANT_CLOSED, NOT_FOUND, Named, RATE_LIMITED, Refusal, UNAUTHORIZED, bearer};
 use super::credentials::matches;
 use super::grants::{Bridge, Grant};
 use super::server::{Client, Relay};
@@ -24,7 +24,7 @@ use super::{Limits, Side, line};
 /// Checks an upgrade in the contract's order and, when it may be, seats the socket.
 pub(super) async fn join(
     State(relay): State<Arc<Relay>>,
-    Path((id, side)): Path<(String, String)>,
+    Named((id, side)): Named<(String, String)>,
     Extension(client): Extension<Client>,
     mut request: Request,
 ) -> Result<Response, Refusal> {

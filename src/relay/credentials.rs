@@ -7,6 +7,8 @@ use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 use zeroize::Zeroizing;
 
+use crate::secret::warn_if_shared;
+
 /// The gateways a relay serves. Only the hash of each credential is kept.
 #[derive(Clone)]
 pub struct Credentials(Vec<Gateway>);
@@ -43,6 +45,7 @@ pub enum CredentialsError {
 impl Credentials {
     /// Reads a file as [`Credentials::parse`] does.
     pub fn load(path: &Path) -> Result<Self, CredentialsError> {
+        warn_if_shared(path);
         let text =
             std::fs::read_to_string(path).map_err(|source| CredentialsError::Read { path: path.to_owned(), source })?;
         Self::parse(&Zeroizing::new(text))

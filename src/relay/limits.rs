@@ -8,7 +8,13 @@ use std::time::Duration;
 #[command(next_help_heading = "Limits")]
 pub struct Limits {
     /// Connections of all kinds at once; more wait in the kernel's queue
-    #[arg(long, env = "WATCH_AUDIO_RELAY_MAX_CONNECTIONS", value_name = "N", default_value = "4096")]
+    #[arg(
+        long,
+        env = "WATCH_AUDIO_RELAY_MAX_CONNECTIONS",
+        value_name = "N",
+        default_value = "4096",
+        value_parser = connections,
+    )]
     pub max_connections: usize,
     /// Time for a request's head, and for an idle connection to send its next (s)
     #[arg(
@@ -202,13 +208,33 @@ impl Default for Limits {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
-    text.parse().map(Duration::from_secs)
+fn seconds(text: &str) -> Result<Duration, String> {
+    duration(text, Duration::from_secs)
 }
 
-fn milliseconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
-    text.parse().map(Duration::from_millis)
+fn milliseconds(text: &str) -> Result<Duration, String> {
+    duration(text, Duration::from_millis)
 }
+
+/// A limit in time that can be added to any time of day.
+fn duration(text: &str, unit: fn(u64) -> Duration) -> Result<Duration, String> {
+    let limit = unit(text.parse().map_err(|error| format!("{error}"))?);
+    let sensible = !limit.is_zero() && limit <= LONGEST;
+    sensible.then_some(limit).ok_or_else(|| format!("must be above 0 and at most {} days", LONGEST.as_secs() / 86_400))
+}
+
+/// As many as there may be, and at least one: with none the relay would be there and answer nobody.
+fn connections(text: &str) -> Result<usize, String> {
+    let limit = text.parse().map_err(|error| format!("{error}"))?;
+    let sensible = (1..=MOST_CONNECTIONS).contains(&limit);
+    sensible.then_some(limit).ok_or_else(|| format!("must be from 1 to {MOST_CONNECTIONS}"))
+}
+
+/// Nothing here is meant to last longer, and a clock cannot be set as far ahead as a number can.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
+/// More descriptors than a process is given anywhere.
+const MOST_CONNECTIONS: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -234,5 +260,15 @@ mod tests {
         assert_eq!(limits.idle, Duration::from_secs(7));
         assert_eq!(limits.call_wait, Duration::from_millis(50));
         assert_eq!(limits.grant_rate, 9);
+    }
+
+    #[test]
+    fn a_limit_that_cannot_be_is_refused() {
+        for flag in ["--longest-grant-s", "--idle-s", "--poll-wait-ms", "--max-connections"] {
+            for value in ["0", "-1", "1.5", "18446744073709551615"] {
+                let argument = format!("{flag}={value}");
+                assert!(Command::try_parse_from(["relay", argument.as_str()]).is_err(), "{argument}");
+            }
+        }
     }
 }

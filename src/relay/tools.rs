@@ -5,14 +5,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::answer::{GRANT_CLOSED, RATE_LIMITED, Refusal, UNAUTHORIZED, answer, bearer, read};
+use super::answer::{GRANT_CLOSED, Named, RATE_LIMITED, Refusal, UNAUTHORIZED, answer, bearer, read};
 use super::close;
 use super::credentials::matches;
 use super::desk::{Call, CallRefused, ResultRefused};
@@ -47,7 +47,7 @@ pub(super) async fn open(State(relay): State<Arc<Relay>>, headers: HeaderMap, bo
 /// `POST grants/{id}/calls`: a Watch calls a tool and waits.
 pub(super) async fn call(
     State(relay): State<Arc<Relay>>,
-    Path(id): Path<String>,
+    Named(id): Named<String>,
     Extension(client): Extension<Client>,
     headers: HeaderMap,
     body: Body,
@@ -85,7 +85,7 @@ pub(super) async fn call(
 /// `GET grants/{id}/calls`: a host waits for calls.
 pub(super) async fn poll(
     State(relay): State<Arc<Relay>>,
-    Path(id): Path<String>,
+    Named(id): Named<String>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Answer {
@@ -98,7 +98,7 @@ pub(super) async fn poll(
 /// `POST grants/{id}/results/{rid}`: a host brings a result.
 pub(super) async fn result(
     State(relay): State<Arc<Relay>>,
-    Path((id, rid)): Path<(String, String)>,
+    Named((id, rid)): Named<(String, String)>,
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
@@ -115,9 +115,15 @@ pub(super) async fn result(
 }
 
 /// `DELETE grants/{id}`: either side closes the grant. The answer is always the same.
-pub(super) async fn delete(State(relay): State<Arc<Relay>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
+pub(super) async fn delete(
+    State(relay): State<Arc<Relay>>,
+    id: Result<Named<String>, Refusal>,
+    headers: HeaderMap,
+) -> Response {
     let bearer = bearer(&headers).unwrap_or_default();
-    if let Some(grant) = relay.grants.get(&id) {
+    if let Ok(Named(id)) = id
+        && let Some(grant) = relay.grants.get(&id)
+    {
         let host = relay.credentials.find(bearer) == Some(grant.gateway);
         let watch = matches(bearer, &grant.watch_key_sha256);
         if host | watch {

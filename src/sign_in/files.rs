@@ -10,7 +10,7 @@
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use super::session::{Dialect, SessionRequest, session_request};
 use super::{GptLiveAnswer, GrokAccess};
 use crate::address::keeps_secrets;
 use crate::engine::{EngineKind, ErrorCode, Start, StartError};
-use crate::secret::Secret;
+use crate::secret::{Secret, warn_if_shared};
 
 /// The sign-ins of a configuration file.
 pub struct SignIns {
@@ -255,9 +255,7 @@ fn read_key(path: &Path) -> Result<Secret, StartError> {
 }
 
 fn read_secret(path: &Path) -> Result<Secret, StartError> {
-    if fs::metadata(path).is_ok_and(|metadata| metadata.mode() & 0o077 != 0) {
-        tracing::warn!(path = %path.display(), "others can read this file with a secret; chmod 600 it");
-    }
+    warn_if_shared(path);
     fs::read_to_string(path).map(Secret::new).map_err(|_| unusable_file(path, "cannot be read"))
 }
 

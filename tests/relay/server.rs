@@ -16,6 +16,16 @@ async fn healthz_answers_200() {
 }
 
 #[tokio::test]
+async fn a_path_that_is_not_text_is_not_found_and_closes_nothing() {
+    let relay = relay().await;
+    for path in ["watch-tools/grants/%ff/calls", "watch-audio/%ff/host", "watch-audio/x/%ff"] {
+        let answer = relay.request("GET", &format!("/v1/{path}"), "", None).await;
+        assert_eq!(answer.refusal(), (404, "not_found"), "{path}");
+    }
+    assert_eq!(relay.request("DELETE", "/v1/watch-tools/grants/%ff", "", None).await.status, 204);
+}
+
+#[tokio::test]
 async fn beyond_loopback_it_listens_only_behind_tls() {
     let config = Config {
         listen: "0.0.0.0:0".parse().unwrap(),

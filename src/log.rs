@@ -1,0 +1,74 @@
+//! What the programs say on standard error: logs, panics without what they hold, and the one line of a failure. None of
+//! it may end a call, also when standard error is closed or its disk is full.
+
+use std::fmt;
+use std::io::{self, Write as _};
+use std::panic::{self, PanicHookInfo};
+
+use tracing_subscriber::EnvFilter;
+
+/// Logs what `crates` say at `level` and above, and sets the hook for panics. A second time changes nothing but the hook.
+pub fn start(level: &str, crates: &[&str]) {
+    // Our own words only: a library's debug lines may show a request with its bearer.
+    let ours: Vec<String> = crates.iter().map(|name| format!("{name}={level}")).collect();
+    let filter = EnvFilter::new(ours.join(","));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        // It would be told with `eprintln!`, which panics when standard error is what failed.
+        .log_internal_errors(false)
+        .with_ansi(false);
+    // It was set already when a test runs two command lines in one process.
+    let _ = log.try_init();
+    panic::set_hook(Box::new(note_panic));
+}
+
+/// Says one line, whatever the log level.
+pub fn say(line: impl fmt::Display) {
+    // Nobody is left to tell when even this cannot be written.
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Says where a panic was, and not what it says: that may hold what was being worked on.
+fn note_panic(panic: &PanicHookInfo<'_>) {
+    if let Some(place) = panic.location() {
+        tracing::error!(file = place.file(), line = place.line(), "a fault of ours");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// A log that a test reads.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn case_55_a_panic_says_where_and_not_what() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(note_panic));
+        let fault = tracing::subscriber::with_default(subscriber, || {
+            panic::catch_unwind(|| panic!("the bearer is {}", "secret-bearer"))
+        });
+        panic::set_hook(before);
+        assert!(fault.is_err());
+        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert!(log.contains("src/log.rs") && !log.contains("secret-bearer"), "{log}");
+    }
+}
