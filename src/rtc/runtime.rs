@@ -80,9 +80,13 @@ impl Runtime for PeerRuntime {
     }
 
     fn wrap_udp_socket(&self, socket: std::net::UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+        let loopback = socket.local_addr()?.ip().is_loopback();
+        let socket = self.tokio.wrap_udp_socket(socket)?;
+        #[cfg(test)]
+        let socket = Arc::new(super::tests::wire::Wire(socket));
         Ok(Arc::new(PeerUdpSocket {
-            loopback: socket.local_addr()?.ip().is_loopback(),
-            socket: self.tokio.wrap_udp_socket(socket)?,
+            loopback,
+            socket,
             consent: Arc::clone(&self.consent),
             unreachable: Mutex::default(),
         }))
@@ -315,3 +319,45 @@ const TCP_SEND_BUFFER: usize = 64 * 1024;
 
 /// More unreachable addresses than an answer has candidates say nothing new.
 const MAX_REPORTS: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::task::Waker;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn case_21_what_cannot_be_reached_is_said_once_for_each() {
+        let runtime = PeerRuntime::new(Arc::new(Consent::new().unwrap()));
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let socket = runtime.wrap_udp_socket(socket).unwrap();
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        let _logging = tracing::subscriber::set_default(subscriber);
+        for _ in 0..10 {
+            for destination in ["127.0.0.97:10", "127.0.0.101:10", "192.0.2.1:10"] {
+                let destination = destination.parse().unwrap();
+                let transmit = Transmit { destination, ecn: None, contents: &[1], segment_size: None, src_ip: None };
+                let sent = socket.poll_send(&mut Context::from_waker(Waker::noop()), &transmit);
+                assert!(matches!(sent, Poll::Ready(Err(_))));
+            }
+        }
+        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(log.lines().count(), 2, "{log}");
+    }
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+}
