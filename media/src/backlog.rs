@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::join;
 use crate::pause::{self, Pause};
 use crate::pcm::QUIET_PEAK;
+use crate::stats::Histogram;
 
 /// A bounded queue of pieces: PCM (`i16`, 2.5 to 120 ms each) or, passed through untouched, Opus packets (`u8`).
 #[derive(Debug)]
@@ -21,6 +22,7 @@ pub struct Backlog<S = i16> {
     standing: Option<Duration>,
     current: Vec<S>,
     spare: Vec<Vec<S>>,
+    wait: Histogram,
     stats: BacklogStats,
 }
 
@@ -40,6 +42,7 @@ struct Piece<S> {
     data: Vec<S>,
     length: Duration,
     quiet: bool,
+    came: Duration,
 }
 
 /// What pieces are made of.
@@ -76,6 +79,7 @@ impl<S: Element> Backlog<S> {
             standing: None,
             current: Vec::new(),
             spare: Vec::new(),
+            wait: Histogram::new(),
             stats: BacklogStats::default(),
         }
     }
@@ -85,7 +89,7 @@ impl<S: Element> Backlog<S> {
         let mut copy = self.spare.pop().unwrap_or_default();
         copy.clear();
         copy.extend_from_slice(data);
-        self.queue.push_back(Piece { data: copy, length, quiet: peak <= QUIET_PEAK });
+        self.queue.push_back(Piece { data: copy, length, quiet: peak <= QUIET_PEAK, came: now });
         self.queued += length;
         self.note_standing(now);
         if self.standing.is_some_and(|since| now.saturating_sub(since) >= STANDING_FOR) {
@@ -102,6 +106,7 @@ impl<S: Element> Backlog<S> {
         let piece = self.queue.pop_front()?;
         self.queued -= piece.length;
         self.pause.played(piece.quiet, piece.length);
+        self.wait.record(now.saturating_sub(piece.came));
         self.note_standing(now);
         self.spare.push(std::mem::replace(&mut self.current, piece.data));
         Some(&self.current)
@@ -120,6 +125,11 @@ impl<S: Element> Backlog<S> {
     /// What the queue did so far.
     pub fn stats(&self) -> BacklogStats {
         self.stats
+    }
+
+    /// How long each piece waited here.
+    pub fn delay(&self) -> &Histogram {
+        &self.wait
     }
 
     /// A queue that is never short although the Watch keeps taking is delay that would stay.
@@ -376,6 +386,9 @@ mod tests {
         assert_eq!(backlog.queued(), LIMIT);
         let packets: Vec<u8> = std::iter::from_fn(|| backlog.pop(millis(4_000)).map(|packet| packet[0])).collect();
         assert_eq!(packets, (100..200).collect::<Vec<u8>>());
+        let delay = backlog.delay();
+        assert_eq!((delay.count(), delay.max()), (100, millis(2_000)));
+        assert!(delay.quantile(0.0).is_some_and(|least| least.abs_diff(millis(20)) < millis(1)));
     }
 
     proptest! {

@@ -18,7 +18,7 @@ use self::outlet::{Made, Outlet};
 use crate::codec::Decode;
 use crate::join;
 use crate::opus;
-use crate::stats::{Jitter, Reception};
+use crate::stats::{Histogram, Jitter, Reception};
 
 /// One RTP packet (RFC 3550 section 5.1), its padding already gone.
 #[derive(Debug, Clone, Copy)]
@@ -97,6 +97,7 @@ pub struct Downlink<D> {
     order: Order,
     lateness: Lateness,
     jitter: Jitter,
+    delay: Histogram,
     /// The timestamp the stream goes on with; `None` before the first packet.
     due: Option<i64>,
     /// How long the last packet was, in ticks: what a lost one is taken for.
@@ -142,6 +143,7 @@ impl<D: Decode> Downlink<D> {
             order: Order::default(),
             lateness: Lateness::default(),
             jitter: Jitter::new(TICKS_PER_SECOND as u32),
+            delay: Histogram::new(),
             due: None,
             packet: FRAME,
             missing: 0,
@@ -216,6 +218,16 @@ impl<D: Decode> Downlink<D> {
         }
     }
 
+    /// How long each packet waited here for its turn.
+    pub fn delay(&self) -> &Histogram {
+        &self.delay
+    }
+
+    /// How unevenly the packets came (see [`Jitter::differences`]).
+    pub fn jitter(&self) -> &Histogram {
+        self.jitter.differences()
+    }
+
     /// Plays everything whose turn it is.
     fn release(&mut self, now: Duration) {
         while let Some(held) = self.order.next(now) {
@@ -223,6 +235,7 @@ impl<D: Decode> Downlink<D> {
             self.stats.reception.lost += u64::from(held.lost);
             if !held.payload.is_empty() {
                 self.play(&held);
+                self.delay.record(now.saturating_sub(held.arrived));
                 self.last_played = now;
             }
             self.order.recycle(held);

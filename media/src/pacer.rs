@@ -12,6 +12,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use crate::ledger::ItemKey;
+use crate::stats::Histogram;
 
 /// Holds PCM16LE mono audio and events of type `E` in one order, and gives them out when they are due.
 #[derive(Debug)]
@@ -24,6 +25,7 @@ pub struct Pacer<E> {
     plays_until: Duration,
     /// The bytes of the piece given out last.
     current: Vec<u8>,
+    wait: Histogram,
     stats: PacerStats,
 }
 
@@ -64,7 +66,7 @@ pub struct PacerStats {
 
 #[derive(Debug)]
 enum Entry<E> {
-    Audio { item: ItemKey, end: u64, pcm: Vec<u8>, taken: usize },
+    Audio { item: ItemKey, end: u64, pcm: Vec<u8>, taken: usize, came: Duration },
     Event { event: E, size: usize },
 }
 
@@ -79,6 +81,7 @@ impl<E: AsRef<[u8]>> Pacer<E> {
             event_bytes: 0,
             plays_until: Duration::ZERO,
             current: Vec::new(),
+            wait: Histogram::new(),
             stats: PacerStats::default(),
         }
     }
@@ -89,15 +92,15 @@ impl<E: AsRef<[u8]>> Pacer<E> {
         Self { piece, ..self }
     }
 
-    /// Takes audio of an item: PCM16LE, whole samples, any length. `end` is where in the item's audio it ends, in samples.
-    /// Past [`HOLD`] the oldest waiting audio goes, counted.
-    pub fn push_audio(&mut self, item: ItemKey, end: u64, pcm: Vec<u8>) {
+    /// Takes audio of an item that came at `now`: PCM16LE, whole samples, any length. `end` is where in the item's audio it
+    /// ends, in samples. Past [`HOLD`] the oldest waiting audio goes, counted.
+    pub fn push_audio(&mut self, now: Duration, item: ItemKey, end: u64, pcm: Vec<u8>) {
         debug_assert!(pcm.len().is_multiple_of(2), "whole samples");
         if pcm.is_empty() {
             return;
         }
         self.audio_bytes += pcm.len();
-        self.queue.push_back(Entry::Audio { item, end, pcm, taken: 0 });
+        self.queue.push_back(Entry::Audio { item, end, pcm, taken: 0, came: now });
         let hold = self.bytes(HOLD);
         if self.audio_bytes > hold {
             self.lose_oldest_audio(self.audio_bytes - hold);
@@ -149,11 +152,12 @@ impl<E: AsRef<[u8]>> Pacer<E> {
 
     /// The next message, if one is due.
     pub fn poll(&mut self, now: Duration) -> Option<Paced<'_, E>> {
-        if self.deadline()? > now {
+        let due = self.deadline()?;
+        if due > now {
             return None;
         }
         if matches!(self.queue.front(), Some(Entry::Audio { .. })) {
-            return self.take_piece(now).map(Paced::Audio);
+            return self.take_piece(now, due).map(Paced::Audio);
         }
         match self.queue.pop_front()? {
             Entry::Event { event, size } => {
@@ -190,17 +194,22 @@ impl<E: AsRef<[u8]>> Pacer<E> {
         self.duration(self.audio_bytes)
     }
 
+    /// How long each piece waited after it was due: for a listener, or a link, that takes nothing.
+    pub fn delay(&self) -> &Histogram {
+        &self.wait
+    }
+
     /// Counts since the beginning.
     pub fn stats(&self) -> PacerStats {
         self.stats
     }
 
-    fn take_piece(&mut self, now: Duration) -> Option<Piece<'_>> {
+    fn take_piece(&mut self, now: Duration, mut due: Duration) -> Option<Piece<'_>> {
         let whole = self.bytes(self.piece);
         // The item, and where in it the piece ends.
         let mut place: Option<(ItemKey, u64)> = None;
         self.current.clear();
-        while let Some(Entry::Audio { item, end, pcm, taken }) = self.queue.front_mut() {
+        while let Some(Entry::Audio { item, end, pcm, taken, came }) = self.queue.front_mut() {
             let room = whole - self.current.len();
             if room == 0 || place.is_some_and(|(first, _)| first != *item) {
                 break;
@@ -210,12 +219,14 @@ impl<E: AsRef<[u8]>> Pacer<E> {
             *taken += part;
             let left = pcm.len() - *taken;
             place = Some((*item, *end - left as u64 / 2));
+            due = due.max(*came);
             if left == 0 {
                 self.queue.pop_front();
             }
         }
         let (item, end) = place?;
         let bytes = self.current.len();
+        self.wait.record(now.saturating_sub(due));
         self.audio_bytes -= bytes;
         self.stats.sent += bytes as u64 / 2;
         // Where the listener ran dry it plays on from now: this is what keeps a pause from becoming a burst.
@@ -307,9 +318,9 @@ mod tests {
         let (a, b) = keys();
         let mut pacer = Pacer::<Vec<u8>>::new(RATE);
         let audio = tone(250);
-        pacer.push_audio(a, 1_000, audio[..2_000].to_vec());
-        pacer.push_audio(a, 6_000, audio[2_000..].to_vec());
-        pacer.push_audio(b, 240, tone(10));
+        pacer.push_audio(ms(0), a, 1_000, audio[..2_000].to_vec());
+        pacer.push_audio(ms(0), a, 6_000, audio[2_000..].to_vec());
+        pacer.push_audio(ms(0), b, 240, tone(10));
         let mut seen = Vec::new();
         let mut joined = Vec::<u8>::new();
         while let Some(Paced::Audio(piece)) = pacer.poll(ms(0)) {
@@ -341,7 +352,7 @@ mod tests {
                 let delta = tone(300); // 30 times real time
                 end += delta.len() as u64 / 2;
                 expected += delta.len() as u64;
-                pacer.push_audio(a, end, delta);
+                pacer.push_audio(ms(0), a, end, delta);
             }
             out += drain(&mut pacer, now).0 as u64;
             let played = now.as_millis() as u64 * 48;
@@ -359,9 +370,9 @@ mod tests {
         let mut pacer = Pacer::<Vec<u8>>::new(RATE);
         pacer.push_event(b"first".to_vec());
         for n in 1..=601 {
-            pacer.push_audio(if n == 1 { b } else { a }, n * 24_000, tone(1_000));
+            pacer.push_audio(ms(0), if n == 1 { b } else { a }, n * 24_000, tone(1_000));
         }
-        pacer.push_audio(a, 602 * 24_000, tone(500));
+        pacer.push_audio(ms(0), a, 602 * 24_000, tone(500));
         assert_eq!(pacer.held(), HOLD);
         assert_eq!(pacer.stats().overflowed, 36_000);
         assert_eq!(pacer.poll(ms(0)), Some(Paced::Event(b"first".to_vec())));
@@ -374,9 +385,9 @@ mod tests {
         let (a, b) = keys();
         let mut pacer = Pacer::new(RATE);
         pacer.push_event(b"1".to_vec());
-        pacer.push_audio(a, 48_000, tone(2_000));
+        pacer.push_audio(ms(0), a, 48_000, tone(2_000));
         pacer.push_event(b"2".to_vec());
-        pacer.push_audio(b, 24_000, tone(1_000));
+        pacer.push_audio(ms(0), b, 24_000, tone(1_000));
         pacer.push_event(b"3".to_vec());
         assert_eq!(drain(&mut pacer, ms(0)), (1_500 * 48, vec![b"1".to_vec()]));
         assert_eq!(pacer.deadline(), Some(ms(100)));
@@ -386,7 +397,7 @@ mod tests {
         assert_eq!(pacer.deadline(), None);
         // The listener has thrown its second and a half away: a new reply gets the whole lead again.
         pacer.listener_flushed();
-        pacer.push_audio(b, 120_000, tone(4_000));
+        pacer.push_audio(ms(0), b, 120_000, tone(4_000));
         assert_eq!(drain(&mut pacer, ms(500)).0, 1_500 * 48);
     }
 
@@ -394,8 +405,8 @@ mod tests {
     fn only_chosen_items_are_dropped() {
         let (a, b) = keys();
         let mut pacer = Pacer::<Vec<u8>>::new(RATE);
-        pacer.push_audio(a, 2_400, tone(100));
-        pacer.push_audio(b, 2_400, tone(100));
+        pacer.push_audio(ms(0), a, 2_400, tone(100));
+        pacer.push_audio(ms(0), b, 2_400, tone(100));
         assert_eq!(pacer.drop_audio(|item| item == a), 2_400);
         assert!(matches!(pacer.poll(ms(0)), Some(Paced::Audio(piece)) if piece.item == b));
         assert_eq!(pacer.held(), ms(0));
@@ -405,7 +416,7 @@ mod tests {
     fn events_are_bounded_and_the_oldest_goes_first() {
         let (a, _) = keys();
         let mut pacer = Pacer::new(RATE);
-        pacer.push_audio(a, 48_000, tone(2_000));
+        pacer.push_audio(ms(0), a, 48_000, tone(2_000));
         for n in 0..20_u8 {
             pacer.push_event(vec![n; 60_000]);
         }
@@ -418,16 +429,16 @@ mod tests {
     fn a_small_piece_waits_for_more_only_while_there_is_something_to_play() {
         let (a, _) = keys();
         let mut pacer = Pacer::<Vec<u8>>::new(RATE);
-        pacer.push_audio(a, 480, tone(20));
+        pacer.push_audio(ms(0), a, 480, tone(20));
         assert_eq!(drain(&mut pacer, ms(0)).0, 20 * 48, "the first sound goes at once");
-        pacer.push_audio(a, 9_600, tone(380));
+        pacer.push_audio(ms(0), a, 9_600, tone(380));
         assert_eq!(drain(&mut pacer, ms(0)).0, 300 * 48, "whole pieces; the rest waits, 320 ms are left to play");
         assert_eq!(pacer.deadline(), Some(ms(20)));
         assert_eq!(drain(&mut pacer, ms(19)).0, 0);
-        pacer.push_audio(a, 9_840, tone(10));
+        pacer.push_audio(ms(0), a, 9_840, tone(10));
         assert_eq!(drain(&mut pacer, ms(20)).0, 90 * 48);
         // With an event behind it nothing can join it: no wait.
-        pacer.push_audio(a, 10_320, tone(20));
+        pacer.push_audio(ms(0), a, 10_320, tone(20));
         pacer.push_event(b"done".to_vec());
         assert_eq!(drain(&mut pacer, ms(20)), (20 * 48, vec![b"done".to_vec()]));
     }
@@ -436,7 +447,7 @@ mod tests {
     fn case_41_late_ticks_and_a_stall_leave_no_error() {
         let (a, _) = keys();
         let mut pacer = Pacer::<Vec<u8>>::new(RATE);
-        pacer.push_audio(a, 120_000 * 24, tone(120_000));
+        pacer.push_audio(ms(0), a, 120_000 * 24, tone(120_000));
         let (mut out, mut now, mut stalled) = (0, ms(0), false);
         loop {
             out += drain(&mut pacer, now).0;
@@ -460,7 +471,7 @@ mod tests {
         let mut out = 0;
         for n in 1..=3_000_u64 {
             let now = ms(n * 19);
-            pacer.push_audio(a, n * 480, tone(20));
+            pacer.push_audio(ms(0), a, n * 480, tone(20));
             out += drain(&mut pacer, now).0 as u64;
             assert!(out / 48 <= now.as_millis() as u64 + 1_500);
         }
@@ -468,10 +479,28 @@ mod tests {
     }
 
     #[test]
+    fn delay_is_what_a_piece_waited_after_it_was_due() {
+        let (a, _) = keys();
+        let mut pacer = Pacer::<Vec<u8>>::new(RATE);
+        // Faster than real time: pacing is no delay, a timer 3 ms late is.
+        pacer.push_audio(ms(0), a, 72_000, tone(3_000));
+        drain(&mut pacer, ms(0));
+        for n in 1..=15 {
+            assert_eq!(drain(&mut pacer, ms(n * 100 + 3)).0, 100 * 48);
+        }
+        assert_eq!((pacer.delay().count(), pacer.delay().max()), (30, ms(3)));
+        // In real time: a link that takes nothing for 400 ms.
+        pacer.push_audio(ms(10_000), a, 74_400, tone(100));
+        pacer.push_audio(ms(10_100), a, 76_800, tone(100));
+        assert_eq!(drain(&mut pacer, ms(10_400)).0, 200 * 48);
+        assert_eq!(pacer.delay().max(), ms(400));
+    }
+
+    #[test]
     fn case_42_after_two_hours_asleep_no_more_than_the_lead_goes_at_once() {
         let (a, _) = keys();
         let mut pacer = Pacer::<Vec<u8>>::new(RATE);
-        pacer.push_audio(a, 60_000 * 24, tone(60_000));
+        pacer.push_audio(ms(0), a, 60_000 * 24, tone(60_000));
         drain(&mut pacer, ms(0));
         assert_eq!(drain(&mut pacer, ms(7_200_000)).0, 1_500 * 48);
         assert_eq!(drain(&mut pacer, ms(7_200_100)).0, 100 * 48);

@@ -42,12 +42,13 @@ pub struct Jitter {
     clock_rate: u32,
     last: Option<(Duration, u32)>,
     seconds: f64,
+    differences: Histogram,
 }
 
 impl Jitter {
     /// Of a stream whose timestamps run at `clock_rate` Hz (Opus: 48,000).
     pub fn new(clock_rate: u32) -> Self {
-        Self { clock_rate, last: None, seconds: 0.0 }
+        Self { clock_rate, last: None, seconds: 0.0, differences: Histogram::new() }
     }
 
     /// A packet of RTP `timestamp` arrived at `now`.
@@ -56,7 +57,9 @@ impl Jitter {
             // Timestamps wrap, and packets overtake each other: the difference is signed.
             let sent = f64::from(timestamp.wrapping_sub(last) as i32) / f64::from(self.clock_rate);
             let arrived = now.as_secs_f64() - before.as_secs_f64();
-            self.seconds += ((arrived - sent).abs() - self.seconds) / 16.0;
+            let difference = (arrived - sent).abs();
+            self.seconds += (difference - self.seconds) / 16.0;
+            self.differences.record(Duration::from_secs_f64(difference));
         }
         self.last = Some((now, timestamp));
     }
@@ -69,6 +72,11 @@ impl Jitter {
     /// The estimate so far.
     pub fn value(&self) -> Duration {
         Duration::from_secs_f64(self.seconds)
+    }
+
+    /// What it is the mean of: by how much each packet came sooner or later after the one before than it was sent.
+    pub fn differences(&self) -> &Histogram {
+        &self.differences
     }
 }
 
@@ -225,6 +233,9 @@ mod tests {
             jitter.push(ms(f64::from(n) * 20.0 + f64::from(n % 2) * 8.0), n * 960);
         }
         assert!((jitter.value().as_secs_f64() - 0.008).abs() < 1e-6, "{:?}", jitter.value());
+        let Percentiles { count, p50, max, .. } = jitter.differences().percentiles();
+        assert_eq!(count, 199);
+        assert!((7.8..8.2).contains(&p50) && (7.99..8.01).contains(&max), "{p50} {max}");
         // A new timeline does not look like hours of jitter.
         jitter.restart();
         jitter.push(ms(4_000.0), 3_000_000_000);

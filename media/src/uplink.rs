@@ -15,6 +15,7 @@ mod pitch;
 mod queue;
 mod tail;
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use self::arrivals::{Arrivals, MAX_JITTER};
@@ -23,6 +24,7 @@ use self::queue::Queue;
 use self::tail::Tail;
 use crate::join;
 use crate::pcm;
+use crate::stats::{Histogram, Jitter};
 
 /// Turns messages of any length into 20 ms frames at even slots.
 ///
@@ -58,6 +60,10 @@ pub struct Uplink {
     catch_up: CatchUp,
     tail: Tail,
     scratch: Vec<i16>,
+    /// Messages whose first sample waits: where it is, counted from the first ever, and when they came.
+    waiting: VecDeque<(u64, Duration)>,
+    wait: Histogram,
+    jitter: Jitter,
     stats: UplinkStats,
 }
 
@@ -145,6 +151,9 @@ impl Uplink {
             catch_up: CatchUp::new(rate),
             tail: Tail::new(rate),
             scratch: Vec::new(),
+            waiting: VecDeque::with_capacity(WAITING),
+            wait: Histogram::new(),
+            jitter: Jitter::new(rate),
             stats: UplinkStats::default(),
         }
     }
@@ -158,6 +167,10 @@ impl Uplink {
         self.stats.received += Duration::from_nanos(length as u64);
         self.note_arrival(now, length, samples.len());
         self.last_push = Some((now, length));
+        self.jitter.push(now, self.pushed as u32);
+        if self.waiting.len() < WAITING {
+            self.waiting.push_back((self.pushed, now));
+        }
         self.queue.push(samples);
         self.pushed += samples.len() as u64;
         self.drop_oldest(length);
@@ -180,6 +193,7 @@ impl Uplink {
         }
         frame.clear();
         let kind = self.fill(slot, frame);
+        self.note_waits(now);
         self.stats.frames += 1;
         self.slot = Some(slot + FRAME_TIME);
         match self.flow {
@@ -231,6 +245,26 @@ impl Uplink {
             queued: Duration::from_nanos(self.nanos(self.queue.len()) as u64),
             target: Duration::from_nanos(target as u64),
             ..self.stats
+        }
+    }
+
+    /// How long each message waited here until its first sample left.
+    pub fn delay(&self) -> &Histogram {
+        &self.wait
+    }
+
+    /// How unevenly the messages came (see [`Jitter::differences`]); a gap is none.
+    pub fn jitter(&self) -> &Histogram {
+        self.jitter.differences()
+    }
+
+    /// The first samples of these messages left with the frame just filled. Of a message that lost its own to catching
+    /// up, it is the first one left.
+    fn note_waits(&mut self, now: Duration) {
+        while let Some((_, came)) =
+            self.waiting.pop_front_if(|(first, _)| *first < self.pushed - self.queue.len() as u64)
+        {
+            self.wait.record(now.saturating_sub(came));
         }
     }
 
@@ -287,6 +321,7 @@ impl Uplink {
         }
         self.arrivals = Some(Arrivals::starting(need, spread));
         self.gap = Some(need);
+        self.jitter.restart();
     }
 
     /// Moves the slots, by less than a frame, so that one falls on `from`: earlier when the next is still to come then.
@@ -444,6 +479,8 @@ fn nanos_between(start: Duration, end: Duration) -> i64 {
     end.as_nanos() as i64 - start.as_nanos() as i64
 }
 
+/// More messages than these wait only when they are tiny; then not each wait is counted.
+const WAITING: usize = 256;
 const FRAMES_PER_SECOND: u32 = 50;
 const FRAME_TIME: Duration = Duration::from_millis(20);
 const FRAME_NANOS: i64 = 20_000_000;

@@ -220,7 +220,7 @@ fn pacer_and_ledger() {
                         && let Some(delta) = deltas.pop()
                         && let Some(received) = ledger.receive("reply", "item", 0, delta)
                     {
-                        pacer.push_audio(received.item, received.end, received.pcm);
+                        pacer.push_audio(now, received.item, received.end, received.pcm);
                     }
                     while let Some(Paced::Audio(piece)) = pacer.poll(now) {
                         samples += piece.pcm.len() / 2;

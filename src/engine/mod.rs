@@ -5,6 +5,7 @@
 //! [`Session::poll`], one message at a time and only when the link has room. So what has not been polled can still be
 //! dropped, and "sent" means sent.
 
+mod figures;
 pub mod gpt_live;
 pub mod grok;
 #[cfg(test)]
@@ -312,7 +313,10 @@ impl Session {
         }
     }
 
-    /// Figures of the call so far, for `stats` lines and the summary (RFC 3611 words).
+    /// Figures of the call so far, for `stats` lines and the summary, in the words of RFC 3611: `up` to the engine, `down`
+    /// from it, `to_watch` what waits for the Watch to take it. Lengths of sound end in `_ms`; `delay_ms` is how long sound
+    /// was held here, and `jitter_ms` by how much each piece came sooner or later after the one before than it was sent,
+    /// both as percentiles; the rest are counts.
     pub fn stats(&self) -> Map<String, Value> {
         match self {
             Self::GptLive(session) => session.stats(),

@@ -12,7 +12,7 @@ pub(super) struct Held {
     sequence: i64,
     /// RTP timestamp, unwrapped.
     pub(super) timestamp: i64,
-    arrived: Duration,
+    pub(super) arrived: Duration,
     /// How many packets just before this one never came.
     pub(super) lost: u32,
     /// The stream began anew here: its timestamps say nothing about what came before.

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::stats::Percentiles;
 use crate::testing::{Dice, Stretch, curve, quantile, tone};
 
 const RATE: u32 = 24_000;
@@ -47,10 +48,13 @@ fn sent(n: u64) -> Sent {
 }
 
 /// What came out: when, how long (in samples), of which kind.
+#[derive(Default)]
 struct Out {
     frames: Vec<(Duration, usize, FrameKind)>,
     samples: Vec<i16>,
     stats: DownlinkStats,
+    delay: Percentiles,
+    jitter: Percentiles,
     recovered: usize,
 }
 
@@ -82,7 +86,7 @@ impl Out {
 fn run(signal: fn(u32, u64) -> i16, mut wire: Vec<Sent>, until: Duration) -> Out {
     wire.sort_by_key(|sent| sent.at);
     let mut downlink = Downlink::new(Stretch::new(RATE, signal), Some(111));
-    let mut out = Out { frames: Vec::new(), samples: Vec::new(), stats: DownlinkStats::default(), recovered: 0 };
+    let mut out = Out::default();
     let mut wire = wire.into_iter().peekable();
     loop {
         let packet_at = wire.peek().map_or(until, |sent| sent.at);
@@ -110,6 +114,7 @@ fn run(signal: fn(u32, u64) -> i16, mut wire: Vec<Sent>, until: Duration) -> Out
         }
     }
     out.stats = downlink.stats();
+    (out.delay, out.jitter) = (downlink.delay().percentiles(), downlink.jitter().percentiles());
     out.recovered = downlink.decoder.recovered;
     out
 }
@@ -123,6 +128,8 @@ fn in_order_comes_out_in_the_step_it_came_in() {
     assert!(out.samples == stretch(0, 3_000 * 480));
     assert_eq!(out.stats.reception.received, 3_000);
     assert_eq!(out.stats.reception.concealed, Duration::ZERO);
+    assert_eq!((out.delay.count, out.delay.max), (3_000, 0.0));
+    assert!(out.jitter.max < 0.001);
 }
 
 #[test]
@@ -255,6 +262,7 @@ fn jitter_without_loss_conceals_little_and_discards_nothing() {
         let out = run(low, wire.clone(), last + millis(1));
         assert_eq!(out.count(FrameKind::Decoded), 3_000);
         assert!(out.stats.reception.concealed <= millis(200), "{jitter}: {:?}", out.stats.reception.concealed);
+        assert!((f64::from(jitter) / 3.0..=f64::from(jitter)).contains(&out.jitter.p95), "{:?}", out.jitter);
         // Every packet leaves as it comes.
         let came = wire.iter().map(|sent| sent.at);
         let left = out.frames.iter().filter(|frame| frame.2 == FrameKind::Decoded).map(|frame| frame.0);
@@ -311,6 +319,7 @@ fn no_packet_waits_longer_than_the_wait() {
     }
     println!("worst wait {worst:?}, {:?}", out.stats);
     assert!(worst <= millis(60));
+    assert_eq!(out.delay.max, worst.as_secs_f64() * 1e3);
 }
 
 #[test]

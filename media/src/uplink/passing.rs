@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Slot, SlotKind, Uplink, UplinkStats};
+use super::{Slot, SlotKind, Uplink};
 use crate::codec::{Decode, Encode};
 use crate::opus::{Messages, MessagesStats, is_dtx, packet_samples};
 use crate::pcm::{self, QUIET_PEAK};
@@ -149,9 +149,9 @@ impl<D: Decode, E: Encode> Passing<D, E> {
         Due { slot, packet: &self.current, frames: 1, untouched: false }
     }
 
-    /// How the stream fared so far.
-    pub fn stats(&self) -> UplinkStats {
-        self.uplink.stats()
+    /// The uplink that the sound goes through, for its figures.
+    pub fn uplink(&self) -> &Uplink {
+        &self.uplink
     }
 
     /// What the messages were.
@@ -196,6 +196,7 @@ mod tests {
     use crate::codec::Encode;
     use crate::opus::{Decoder, Encoder, EncoderSettings};
     use crate::testing::{Dice, curve, speech};
+    use crate::uplink::UplinkStats;
 
     const RATE: u32 = 16_000;
 
@@ -269,7 +270,7 @@ mod tests {
             let packet = untouched.then(|| packet.to_vec());
             out.left.push(Left { at: now, packet, frames, kind: slot.kind });
         }
-        out.stats = passing.stats();
+        out.stats = passing.uplink().stats();
         // What leaves is as long as the time it takes, whatever it is.
         for pair in out.left.windows(2) {
             let (length, taken) = (20.0 * f64::from(pair[0].frames), (pair[1].at - pair[0].at).as_secs_f64() * 1e3);

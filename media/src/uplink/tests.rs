@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::stats::Percentiles;
 use crate::testing::{Dice, babble, curve, frequency, quantile, speech, tone};
 
 const RATE: u32 = 16_000;
@@ -30,6 +31,8 @@ struct Out {
     /// What waited just after each message, less that message, in ms.
     depths: Vec<(Duration, f64)>,
     stats: UplinkStats,
+    delay: Percentiles,
+    jitter: Percentiles,
 }
 
 impl Out {
@@ -78,6 +81,7 @@ fn run(signal: fn(u32, u64) -> i16, messages: &[Message], start: Duration, until
         }
     }
     out.stats = uplink.stats();
+    (out.delay, out.jitter) = (uplink.delay().percentiles(), uplink.jitter().percentiles());
     out
 }
 
@@ -113,6 +117,9 @@ fn steady_messages_leave_at_once_whatever_their_phase() {
             );
             assert!(p50 <= 5.0 + target, "{length} ms at {phase}: p50 {p50}, target {target}");
             assert!(p50 <= 15.0);
+            let p95 = quantile(&waits, 0.95);
+            assert!((out.delay.p95 - p95).abs() <= 0.4, "{length} ms at {phase}: p95 {p95}, told {:?}", out.delay);
+            assert!(out.delay.count * 100 >= messages.len() as u64 * 99 && out.jitter.max < 0.01, "{:?}", out.jitter);
             assert_eq!(out.stats.concealed, 0);
             let spacings = out.spacings(millis(3_000.0));
             assert!(spacings.iter().all(|spacing| (spacing - 20.0).abs() <= 1.0));
@@ -181,6 +188,7 @@ fn a_hold_of_the_half_duplex_watch_is_not_jitter() {
         assert_eq!((out.stats.holds, out.stats.stalls, out.stats.concealed), (1, 0, 0));
         let lost = out.stats.shed + out.stats.compressed + out.stats.dropped;
         assert_eq!(lost, Duration::ZERO, "no surplus");
+        assert!(out.jitter.max < 0.01 && out.delay.max < 25.0, "{:?}, {:?}", out.jitter, out.delay);
         assert!(out.deepest(12_000.0 + hold * 1e3, at) < 25.0);
         // The first word after it: whole and at once.
         let resumes = millis(11_000.0 + hold * 1e3 + 13.7);
@@ -241,6 +249,8 @@ fn jitter_raises_the_target_and_calm_lowers_it_again() {
                 out.stats
             );
             assert!(after < 0.01, "{jitter} {length}: {after}");
+            assert!((jitter / 2.0..jitter + 1.0).contains(&out.jitter.max), "{:?}", out.jitter);
+            assert!(out.delay.p99 > jitter / 2.0 && out.delay.max < 2.0 * jitter + 40.0, "{:?}", out.delay);
             assert!(out.deepest(81_000.0, 100_000.0) < 30.0);
             assert_eq!(out.stats.dropped, Duration::ZERO);
             assert!(curve(&out.sound()) <= 3 * natural(signal));

@@ -15,10 +15,11 @@ use watch_audio_media::downlink::{Downlink, RtpPacket};
 use watch_audio_media::opus::{Decoder, Encoder, EncoderSettings};
 use watch_audio_media::pcm;
 use watch_audio_media::resample::{RateError, Resampler};
+use watch_audio_media::uplink::Uplink;
 use watch_audio_media::uplink::passing::{Due, Passing};
-use watch_audio_media::uplink::{Uplink, UplinkStats};
 
 use crate::engine::Codec;
+use crate::engine::figures::{millis, percentiles};
 use crate::rtc::{Peer, PeerConfig, PeerError, PeerEvent, Rtp};
 
 /// What a call is made with.
@@ -178,7 +179,8 @@ impl Call {
                 "played_ms": millis(reception.played),
                 "concealed_ms": millis(reception.concealed),
                 "recovered_ms": millis(reception.recovered),
-                "jitter_ms": down.jitter.as_secs_f64() * 1_000.0,
+                "delay_ms": percentiles(self.down.stream.delay()),
+                "jitter_ms": percentiles(self.down.stream.jitter()),
                 "lateness_ms": millis(down.worst_lateness),
                 "shed_ms": millis(down.shed),
             }),
@@ -304,14 +306,17 @@ impl Up {
     }
 
     fn stats(&self) -> Value {
-        let stats: UplinkStats = match &self.source {
-            Source::Samples(samples) => samples.uplink.stats(),
-            Source::Packets(packets) => packets.stats(),
+        let uplink = match &self.source {
+            Source::Samples(samples) => &samples.uplink,
+            Source::Packets(packets) => packets.uplink(),
         };
+        let stats = uplink.stats();
         let mut figures = json!({
             "received_ms": millis(stats.received),
             "frames": stats.frames,
-            "concealed": stats.concealed,
+            "concealed_ms": stats.concealed * SLOT_MS,
+            "delay_ms": percentiles(uplink.delay()),
+            "jitter_ms": percentiles(uplink.jitter()),
             "skipped": stats.skipped,
             "holds": stats.holds,
             "stalls": stats.stalls,
@@ -427,10 +432,6 @@ fn opus_rate(rate: u32) -> u32 {
     [8_000, 12_000, 16_000, 24_000].into_iter().find(|known| rate <= *known).unwrap_or(48_000)
 }
 
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// Waits for a deadline, for ever when there is none.
 async fn until(deadline: Option<Instant>) {
     match deadline {
@@ -441,3 +442,5 @@ async fn until(deadline: Option<Instant>) {
 
 /// 20 ms at Opus' RTP clock of 48 kHz (RFC 7587 section 4.1).
 const SLOT_TICKS: u32 = 960;
+/// The same in milliseconds.
+const SLOT_MS: u64 = 20;

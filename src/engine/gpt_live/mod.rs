@@ -15,8 +15,10 @@ use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout, timeout_at};
 use watch_audio_media::backlog::{Backlog, BacklogStats};
 use watch_audio_media::pcm::{self, OddByte};
+use watch_audio_media::stats::Histogram;
 
 use self::call::{Call, CallConfig, CallError, CallEvent, Sound};
+use super::figures::{millis, percentiles};
 use super::{Codec, EngineConfig, EngineKind, ErrorCode, Start, StartError, Started, ToWatch};
 use crate::rtc::{PeerConfig, PeerError};
 use crate::sign_in::SignIn;
@@ -111,14 +113,15 @@ impl Session {
     /// Figures so far, in RFC 3611 words; times in milliseconds.
     pub fn stats(&self) -> Map<String, Value> {
         let mut stats = self.call.stats();
-        let (queued, backlog) = self.to_watch.stats();
+        let (queued, delay, backlog) = self.to_watch.stats();
         stats.insert(
             "to_watch".into(),
             json!({
-                "queued_ms": queued.as_millis() as u64,
-                "deepest_ms": backlog.deepest.as_millis() as u64,
-                "shed_ms": backlog.shed.as_millis() as u64,
-                "dropped_ms": backlog.dropped.as_millis() as u64,
+                "queued_ms": millis(queued),
+                "deepest_ms": millis(backlog.deepest),
+                "shed_ms": millis(backlog.shed),
+                "dropped_ms": millis(backlog.dropped),
+                "delay_ms": percentiles(delay),
             }),
         );
         stats
@@ -233,11 +236,11 @@ impl ToWatchQueue {
         }
     }
 
-    /// How much waits, and what became of the rest.
-    fn stats(&self) -> (Duration, BacklogStats) {
+    /// How much waits, how long it waited, and what became of the rest.
+    fn stats(&self) -> (Duration, &Histogram, BacklogStats) {
         match self {
-            Self::Samples(backlog) => (backlog.queued(), backlog.stats()),
-            Self::Packets(backlog) => (backlog.queued(), backlog.stats()),
+            Self::Samples(backlog) => (backlog.queued(), backlog.delay(), backlog.stats()),
+            Self::Packets(backlog) => (backlog.queued(), backlog.delay(), backlog.stats()),
         }
     }
 }

@@ -20,6 +20,7 @@ use watch_audio_media::pacer::{Paced, Pacer, Piece};
 
 use super::coding::Coding;
 use super::outbox::{Outbox, Stuck};
+use crate::engine::figures::{millis, percentiles};
 use crate::engine::{EngineKind, ToWatch};
 use crate::seal::MAX_PLAIN;
 
@@ -116,7 +117,7 @@ impl Core {
             return;
         };
         match text_of(&event, "type") {
-            "response.output_audio.delta" | "response.audio.delta" => return self.audio(&mut event),
+            "response.output_audio.delta" | "response.audio.delta" => return self.audio(now, &mut event),
             "input_audio_buffer.speech_started" if self.ledger.speaking(now) => self.barge_in(now),
             "session.updated" => self.outbox.release(),
             "response.created" => {
@@ -136,7 +137,7 @@ impl Core {
             _ => {}
         }
         while let Some(Received { item, end, pcm }) = self.ledger.tail() {
-            self.pacer.push_audio(item, end, pcm);
+            self.pacer.push_audio(now, item, end, pcm);
         }
         self.pacer.push_event(if text.len() > MAX_PLAIN { cut_short(&event) } else { text });
     }
@@ -260,11 +261,11 @@ impl Core {
     }
 
     /// The next message for the engine.
-    pub(super) fn next_for_engine(&mut self) -> Option<ToEngine> {
+    pub(super) fn next_for_engine(&mut self, now: Duration) -> Option<ToEngine> {
         if std::mem::take(&mut self.ping) {
             return Some(ToEngine::Ping);
         }
-        self.outbox.pop().map(ToEngine::Text)
+        self.outbox.pop(now).map(ToEngine::Text)
     }
 
     /// Why the session is over, once it is.
@@ -272,37 +273,44 @@ impl Core {
         self.ended.as_deref()
     }
 
-    /// Figures since the beginning. Durations are of audio, in milliseconds: `received` from the engine, `sent` to the
-    /// Watch, `heard` by the user as far as is known; `dropped` unsent by an interruption or the end, `overflowed` past ten
-    /// minutes, `late` for a reply that was over; `microphone` from the Watch, and of it `microphone_lost`. The rest are counts; `packets_concealed` are
-    /// the Watch's Opus packets that were lost.
+    /// Figures since the beginning, in the words of [`crate::engine::Session::stats`]. Of the engine's sound was `heard`
+    /// what is known of; it was `late` for a reply that was over, `interrupted` before it was sent, `dropped` past ten
+    /// minutes. TCP loses none of it, and it comes as fast as the engine makes it, so there is no jitter to tell.
     pub(super) fn stats(&self, now: Duration) -> Map<String, Value> {
         let rate = u64::from(EngineKind::Grok.output_rate());
         let ms = |samples: u64| json!(samples * 1000 / rate);
         let (pacer, outbox, packets) = (self.pacer.stats(), self.outbox.stats(), self.coding.stats());
-        [
-            ("received_ms", ms(self.ledger.received_in_all())),
-            ("sent_ms", ms(pacer.sent)),
-            ("heard_ms", ms(self.ledger.heard_in_all(now))),
-            ("dropped_ms", ms(pacer.dropped)),
-            ("overflowed_ms", ms(pacer.overflowed)),
-            ("late_ms", ms(self.stats.late)),
-            ("microphone_ms", ms(outbox.taken)),
-            ("microphone_lost_ms", ms(outbox.lost)),
-            ("packets_concealed", json!(packets.concealed)),
-            ("packets_undecodable", json!(packets.undecodable)),
-            ("barge_ins", json!(self.stats.barge_ins)),
-            ("truncations", json!(self.stats.truncations)),
-            ("events_lost", json!(pacer.events_lost)),
-            ("unreadable", json!(self.stats.unreadable)),
-            ("appends_refused", json!(self.stats.appends_refused)),
-        ]
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value))
-        .collect()
+        let down = json!({
+            "received_ms": ms(self.ledger.received_in_all()),
+            "heard_ms": ms(self.ledger.heard_in_all(now)),
+            "late_ms": ms(self.stats.late),
+            "interrupted_ms": ms(pacer.dropped),
+            "unreadable": self.stats.unreadable,
+            "events_lost": pacer.events_lost,
+        });
+        let up = json!({
+            "received_ms": ms(outbox.taken),
+            "dropped_ms": ms(outbox.lost),
+            "refused": self.stats.appends_refused,
+            "packets_concealed": packets.concealed,
+            "packets_undecodable": packets.undecodable,
+            "delay_ms": percentiles(self.outbox.delay()),
+            "jitter_ms": percentiles(self.outbox.jitter()),
+        });
+        let to_watch = json!({
+            "sent_ms": ms(pacer.sent),
+            "queued_ms": millis(self.pacer.held()),
+            "dropped_ms": ms(pacer.overflowed),
+            "delay_ms": percentiles(self.pacer.delay()),
+        });
+        let (barge_ins, truncations) = (json!(self.stats.barge_ins), json!(self.stats.truncations));
+        [("down", down), ("up", up), ("to_watch", to_watch), ("barge_ins", barge_ins), ("truncations", truncations)]
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
     }
 
-    fn audio(&mut self, event: &mut Map<String, Value>) {
+    fn audio(&mut self, now: Duration, event: &mut Map<String, Value>) {
         let delta = event.remove("delta");
         let (reply, item) = (text_of(event, "response_id"), text_of(event, "item_id"));
         let Some(pcm) = delta.as_ref().and_then(Value::as_str).and_then(|delta| BASE64.decode(delta).ok()) else {
@@ -317,7 +325,7 @@ impl Core {
             return;
         };
         let before = self.pacer.stats().overflowed;
-        self.pacer.push_audio(received.item, received.end, received.pcm);
+        self.pacer.push_audio(now, received.item, received.end, received.pcm);
         if before == 0 && self.pacer.stats().overflowed > 0 {
             warn!("more than ten minutes of a reply are waiting; the oldest of it is being dropped");
         }

@@ -84,7 +84,7 @@ impl Session {
                     return;
                 }
                 permit = self.socket.out.reserve(), if !ended && self.core.has_for_engine() => {
-                    match (permit, self.core.next_for_engine()) {
+                    match (permit, self.core.next_for_engine(self.now())) {
                         (Ok(permit), Some(message)) => permit.send(message.into()),
                         // The writer is gone and has said so, or will.
                         (Err(_), _) | (_, None) => {}
@@ -155,7 +155,7 @@ impl Session {
     fn pump(&mut self) {
         while self.core.has_for_engine() {
             let Ok(permit) = self.socket.out.try_reserve() else { return };
-            let Some(message) = self.core.next_for_engine() else { return };
+            let Some(message) = self.core.next_for_engine(self.now()) else { return };
             permit.send(message.into());
         }
     }
@@ -276,7 +276,7 @@ mod tests {
         );
         while next(&mut session).await.is_some() {}
         assert_eq!(session.ended(), Some("Enoughfor today."));
-        assert_eq!(session.stats()["received_ms"], 2_000);
+        assert_eq!(session.stats()["down"]["received_ms"], 2_000);
         session.close().await;
 
         let received = engine.await.unwrap();

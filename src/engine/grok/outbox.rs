@@ -6,13 +6,16 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
+use watch_audio_media::stats::{Histogram, Jitter};
+
+use crate::engine::EngineKind;
 
 /// A queue of JSON texts. Until the session is configured the microphone's audio waits here as well.
 #[derive(Debug)]
 pub(super) struct Outbox {
     queue: VecDeque<Entry>,
     /// Audio from before `session.updated`, and until when it waits; `None`: it waits no more.
-    held: VecDeque<Vec<u8>>,
+    held: VecDeque<(Duration, Vec<u8>)>,
     held_bytes: usize,
     hold_until: Option<Duration>,
     /// Half a sample from the end of the last message.
@@ -20,6 +23,11 @@ pub(super) struct Outbox {
     audio_bytes: usize,
     event_bytes: usize,
     next_id: u64,
+    /// How long appends wait, and how unevenly the microphone's messages come.
+    delay: Histogram,
+    jitter: Jitter,
+    /// When the last of them came, and how long it was.
+    last: Option<(Duration, Duration)>,
     stats: OutboxStats,
 }
 
@@ -41,6 +49,7 @@ struct Entry {
     text: String,
     /// Samples of an append; zero for an event.
     samples: u64,
+    came: Duration,
 }
 
 impl Outbox {
@@ -55,6 +64,9 @@ impl Outbox {
             audio_bytes: 0,
             event_bytes: 0,
             next_id: 1,
+            delay: Histogram::new(),
+            jitter: Jitter::new(EngineKind::Grok.input_rate()),
+            last: None,
             stats: OutboxStats::default(),
         }
     }
@@ -70,15 +82,15 @@ impl Outbox {
         if pcm.is_empty() {
             return;
         }
-        self.stats.taken += pcm.len() as u64 / 2;
+        self.note_arrival(now, pcm.len() as u64 / 2);
         self.handle_timeout(now);
         if self.hold_until.is_none() {
-            return self.append(&pcm);
+            return self.append(now, &pcm);
         }
         self.held_bytes += pcm.len();
-        self.held.push_back(pcm);
+        self.held.push_back((now, pcm));
         while self.held_bytes > HELD_BYTES {
-            let Some(oldest) = self.held.pop_front() else { break };
+            let Some((_, oldest)) = self.held.pop_front() else { break };
             self.held_bytes -= oldest.len();
             self.stats.lost += oldest.len() as u64 / 2;
         }
@@ -90,7 +102,7 @@ impl Outbox {
             return Err(Stuck);
         }
         self.event_bytes += text.len();
-        self.queue.push_back(Entry { text, samples: 0 });
+        self.queue.push_back(Entry { text, samples: 0, came: Duration::ZERO });
         Ok(())
     }
 
@@ -112,8 +124,8 @@ impl Outbox {
     pub(super) fn release(&mut self) {
         self.hold_until = None;
         self.held_bytes = 0;
-        for pcm in std::mem::take(&mut self.held) {
-            self.append(&pcm);
+        for (came, pcm) in std::mem::take(&mut self.held) {
+            self.append(came, &pcm);
         }
     }
 
@@ -134,12 +146,15 @@ impl Outbox {
         self.queue.is_empty()
     }
 
-    /// The next text to send.
-    pub(super) fn pop(&mut self) -> Option<String> {
+    /// The next text, which is sent at `now`.
+    pub(super) fn pop(&mut self, now: Duration) -> Option<String> {
         let entry = self.queue.pop_front()?;
         match entry.samples {
             0 => self.event_bytes -= entry.text.len(),
-            _ => self.audio_bytes -= entry.text.len(),
+            _ => {
+                self.audio_bytes -= entry.text.len();
+                self.delay.record(now.saturating_sub(entry.came));
+            }
         }
         Some(entry.text)
     }
@@ -149,12 +164,32 @@ impl Outbox {
         self.stats
     }
 
-    fn append(&mut self, pcm: &[u8]) {
+    /// How long each append waited here.
+    pub(super) fn delay(&self) -> &Histogram {
+        &self.delay
+    }
+
+    /// How unevenly the microphone's messages came; a pause is none.
+    pub(super) fn jitter(&self) -> &Histogram {
+        self.jitter.differences()
+    }
+
+    fn note_arrival(&mut self, now: Duration, samples: u64) {
+        if self.last.is_some_and(|(came, length)| now > came + length + PAUSE) {
+            self.jitter.restart();
+        }
+        self.jitter.push(now, self.stats.taken as u32);
+        self.stats.taken += samples;
+        let length = Duration::from_micros(samples * 1_000_000 / u64::from(EngineKind::Grok.input_rate()));
+        self.last = Some((now, length));
+    }
+
+    fn append(&mut self, came: Duration, pcm: &[u8]) {
         let id = self.own_id();
         let audio = STANDARD.encode(pcm);
         let text = format!(r#"{{"type":"input_audio_buffer.append","event_id":"{id}","audio":"{audio}"}}"#);
         self.audio_bytes += text.len();
-        self.queue.push_back(Entry { text, samples: pcm.len() as u64 / 2 });
+        self.queue.push_back(Entry { text, samples: pcm.len() as u64 / 2, came });
         while self.audio_bytes > AUDIO_BYTES {
             let Some(oldest) = self.queue.iter().position(|entry| entry.samples > 0) else { break };
             let Some(lost) = self.queue.remove(oldest) else { break };
@@ -172,6 +207,9 @@ impl Outbox {
 
 /// How the `event_id` of the host's own events begins.
 const OWN_PREFIX: &str = "host-";
+
+/// A message later than this after the one before had ended is no jitter: the Watch was holding its microphone.
+const PAUSE: Duration = Duration::from_millis(400);
 
 /// Audio held before the session is configured: 4 s, though it is held for 1 s only; a Watch may have a surplus.
 const HELD_BYTES: usize = 4 * 48_000;
@@ -204,12 +242,29 @@ mod tests {
             outbox.audio(Duration::ZERO, part);
         }
         let mut sent = Vec::new();
-        while let Some(text) = outbox.pop() {
+        while let Some(text) = outbox.pop(Duration::ZERO) {
             let pcm = pcm_of(&text);
             assert!(pcm.len().is_multiple_of(2) && !pcm.is_empty());
             sent.extend(pcm);
         }
         assert_eq!(sent, ramp);
+    }
+
+    #[test]
+    fn delay_is_what_appends_waited_and_jitter_knows_a_pause_from_lateness() {
+        let mut outbox = Outbox::new(Duration::from_secs(1));
+        let ms = Duration::from_millis;
+        // Held until 100, 30 ms late, and after a pause of ten seconds.
+        outbox.audio(ms(0), &[0; 4_800]);
+        outbox.release();
+        outbox.audio(ms(130), &[0; 4_800]);
+        outbox.audio(ms(10_000), &[0; 4_800]);
+        for now in [100, 130, 10_007] {
+            assert!(outbox.pop(ms(now)).is_some());
+        }
+        let (delay, jitter) = (outbox.delay(), outbox.jitter());
+        assert_eq!((delay.count(), delay.max(), jitter.count()), (3, ms(100), 1));
+        assert!(jitter.max().abs_diff(ms(30)) < Duration::from_micros(1));
     }
 
     #[test]
@@ -219,8 +274,8 @@ mod tests {
         for n in 0..200_u8 {
             outbox.audio(Duration::ZERO, &[n; 4_800]);
         }
-        assert_eq!(outbox.pop().as_deref(), Some("{}"));
-        let first = pcm_of(&outbox.pop().unwrap());
+        assert_eq!(outbox.pop(Duration::ZERO).as_deref(), Some("{}"));
+        let first = pcm_of(&outbox.pop(Duration::ZERO).unwrap());
         assert_eq!(outbox.stats().lost, u64::from(first[0]) * 2_400);
         assert!((9_000..=10_000).contains(&((200 - u64::from(first[0])) * 100)), "about 10 s are kept");
     }
@@ -232,7 +287,7 @@ mod tests {
             outbox.event("x".repeat(60_000)).unwrap();
         }
         assert_eq!(outbox.event("x".repeat(100_000)), Err(Stuck));
-        outbox.pop();
+        outbox.pop(Duration::ZERO);
         assert_eq!(outbox.event("x".repeat(100_000)), Ok(()));
     }
 

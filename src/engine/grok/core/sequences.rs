@@ -155,7 +155,7 @@ proptest! {
                 "received is sent, dropped or held, and less than 20 ms of silence fills up what came"
             );
             prop_assert!(core.ledger.heard_in_all(now) <= pacer.sent);
-            while let Some(ToEngine::Text(text)) = core.next_for_engine() {
+            while let Some(ToEngine::Text(text)) = core.next_for_engine(now) {
                 to_engine(&text, &mut seen)?;
             }
         }

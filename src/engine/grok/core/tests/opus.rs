@@ -174,7 +174,10 @@ fn opus_does_not_change_what_is_marked_heard_and_truncated() {
     bench.delta("r1", "a", &[1; 48 * 130]);
     bench.done("r1", "completed");
     bench.run_to(2_000);
-    assert_eq!((bench.stat("received_ms"), bench.stat("heard_ms"), bench.stat("sent_ms")), (130, 130, 140));
+    assert_eq!(
+        (bench.stat("down/received_ms"), bench.stat("down/heard_ms"), bench.stat("to_watch/sent_ms")),
+        (130, 130, 140)
+    );
     bench.speech_started();
     assert!(bench.truncates().is_empty() && bench.stat("barge_ins") == 0);
 }
@@ -199,7 +202,7 @@ fn opus_of_any_kind_from_the_watch_becomes_whole_appends() {
     bench.settle();
     let appended = bench.appended();
     assert_eq!(appended.len(), at * 3 / 2);
-    assert_eq!(bench.stat("microphone_ms"), at as u64 / 16);
+    assert_eq!(bench.stat("up/received_ms"), at as u64 / 16);
 
     // A packet that says stereo, one that is its TOC alone, losses, rubbish.
     let mut stereo = Vec::new();
@@ -220,5 +223,5 @@ fn opus_of_any_kind_from_the_watch_becomes_whole_appends() {
     assert_eq!(appended(&mut bench, &[&[][..]; 9]), 0);
     assert_eq!(appended(&mut bench, &[&stereo]), 6 * 480, "five in a row at most");
     assert_eq!(appended(&mut bench, &[&[0xFF, 0x3F, 1], &stereo]), 2 * 480, "rubbish counts as lost");
-    assert_eq!((bench.stat("packets_concealed"), bench.stat("packets_undecodable")), (8, 1));
+    assert_eq!((bench.stat("up/packets_concealed"), bench.stat("up/packets_undecodable")), (8, 1));
 }
