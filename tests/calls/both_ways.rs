@@ -30,16 +30,17 @@ async fn converse(options: Options, tens: usize) {
     let host = world.host().await;
     let mut caller = Caller::start(host.grant(), EngineKind::GptLive).await.unwrap();
     caller.asks_every(Duration::from_secs(8));
+    let began = Instant::now();
     let packets = || world.gpt_live.look(|sessions| sessions[0].input.packets);
     for ten in 0..tens {
         let (received, loud, sent, from) = (caller.received, caller.loud, packets(), Instant::now());
         caller.run(Duration::from_secs(10)).await;
         let (seconds, to) = (from.elapsed().as_secs_f64(), Instant::now());
-        // A second of the 10 may be missing on a busy machine, no more.
+        // What a busy machine holds up may fall into the next 10 s.
         let down = (caller.received - received) as f64 / 24_000.0;
-        assert!((seconds - 1.0..seconds + 1.0).contains(&down), "{ten}: {down} s of sound came in {seconds} s");
+        assert!((seconds - HELD_UP..seconds + HELD_UP).contains(&down), "{ten}: {down} s of sound came in {seconds} s");
         let up = (packets() - sent) as f64 / 50.0;
-        assert!((seconds - 1.0..seconds + 1.0).contains(&up), "{ten}: {up} s of sound went in {seconds} s");
+        assert!((seconds - HELD_UP..seconds + HELD_UP).contains(&up), "{ten}: {up} s of sound went in {seconds} s");
         // The question is 2.6 s of speech, a good part of whose samples are loud.
         let said_back = (caller.loud - loud) as f64 / 24_000.0;
         assert!(said_back > 0.3, "{ten}: {said_back} s of loud sound came");
@@ -52,6 +53,9 @@ async fn converse(options: Options, tens: usize) {
         });
         assert!(asked > Duration::from_millis(1_000), "{ten}: {asked:?} of speech went");
     }
+    let whole = began.elapsed().as_secs_f64();
+    let (down, up) = (caller.received as f64 / 24_000.0 / whole, packets() as f64 / 50.0 / whole);
+    assert!((0.95..1.05).contains(&down) && (0.95..1.05).contains(&up), "{down} of the time down, {up} up");
     assert!(caller.controls.is_empty() && caller.closed.is_none(), "{:?} {:?}", caller.controls, caller.closed);
     let found = find(&question(24_000), &caller.played, 24_000).unwrap();
     assert!(found.loudness > 0.9, "what was said comes back as it was: {found:?}");
@@ -62,3 +66,6 @@ async fn converse(options: Options, tens: usize) {
     });
     host.close().await;
 }
+
+/// Seconds.
+const HELD_UP: f64 = 2.5;
