@@ -8,6 +8,7 @@ use crate::attempts::{hold, stopped};
 use crate::figures::Figures;
 use crate::host::{Engines, Host, HostError, HostOptions};
 use crate::journal::Journal;
+use crate::live::Sound;
 use crate::plugin::BridgeReport;
 use crate::progress::Progress;
 use crate::recording::Recording;
@@ -26,6 +27,8 @@ pub struct Options {
     pub recording: Option<Recording>,
     /// Where progress is shown.
     pub progress: Option<Progress>,
+    /// The devices of a live call, in the place of a question and a modelled speaker.
+    pub sound: Option<Sound>,
 }
 
 /// What came of a call.
@@ -64,8 +67,8 @@ pub struct Outcome {
 
 /// Holds a call. Everything that was started is gone when it returns.
 pub async fn run(options: Options, mut stop: Receiver<Stop>) -> Outcome {
-    let Options { manner, host, recording, progress } = options;
-    let mut journal = Journal::new(manner.engine, recording, progress);
+    let Options { manner, host, recording, progress, sound } = options;
+    let mut journal = Journal::new(manner.engine, recording, progress, sound);
     let opened = tokio::select! {
         opened = Host::open(host) => opened,
         signal = stopped(&mut stop) => Err(HostError::Stopped(signal)),

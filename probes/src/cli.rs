@@ -23,6 +23,7 @@ use watch_audio_media::wav;
 use crate::call::{self, Options, Outcome};
 use crate::dialogue::Dialect;
 use crate::host::{Engine, HostOptions, Relay, Simulated};
+use crate::live::{self, Choice};
 use crate::playout::RATE;
 use crate::plugin::BridgeCommand;
 use crate::progress::Progress;
@@ -40,7 +41,21 @@ use crate::verdict::{Signal, Stop, Verdict};
 #[command(name = "watch-audio-probe", version)]
 struct Arguments {
     /// The question: any WAV file.
-    question: PathBuf,
+    #[arg(required_unless_present_any = ["live", "devices"])]
+    question: Option<PathBuf>,
+    /// Talk yourself, with the microphone and the speaker of this machine (in builds with the feature `live`). What is
+    /// said appears on stdout; Ctrl-C hangs up.
+    #[arg(long, conflicts_with_all = ["question", "barge_in", "tap"])]
+    live: bool,
+    /// List the microphones and speakers.
+    #[arg(long, conflicts_with_all = ["question", "live"])]
+    devices: bool,
+    /// The microphone to talk into, instead of the default one.
+    #[arg(long, value_name = "NAME", requires = "live")]
+    microphone: Option<String>,
+    /// The speaker to listen to, instead of the default one.
+    #[arg(long, value_name = "NAME", requires = "live")]
+    speaker: Option<String>,
     /// The engine to ask for.
     #[arg(long, value_enum, default_value_t = EngineName::GptLive)]
     engine: EngineName,
@@ -62,12 +77,13 @@ struct Arguments {
     /// The script of the simulated engine.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "echo"])]
     script: Option<PathBuf>,
-    /// Where the answer goes: all that the Watch plays, from the first `started` on, pauses included.
-    #[arg(long, value_name = "FILE", default_value = "answer.wav")]
-    out: PathBuf,
-    /// The longest call. It ends by itself 3 s after the answer.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
-    seconds: f64,
+    /// Where the answer goes: all that the Watch plays, from the first `started` on, pauses included. `answer.wav` unless
+    /// said otherwise; nowhere with --live.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// The longest call: 60 s unless said otherwise, half an hour with --live. It ends by itself 3 s after the answer.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    seconds: Option<f64>,
     /// Print everything as one line of JSON.
     #[arg(long)]
     json: bool,
@@ -126,6 +142,9 @@ pub fn run() -> ExitCode {
 }
 
 fn run_call(arguments: &Arguments) -> ExitCode {
+    if arguments.devices {
+        return devices(arguments);
+    }
     let options = match options(arguments) {
         Ok(options) => options,
         Err(verdict) => return conclude(arguments, &verdict),
@@ -143,11 +162,21 @@ fn run_call(arguments: &Arguments) -> ExitCode {
     let mut stdout = io::stdout();
     // A reader that went away misses the report; the exit code still tells.
     let _ = if arguments.json {
-        writeln!(stdout, "{}", report::json(&outcome, &arguments.out))
+        writeln!(stdout, "{}", report::json(&outcome, arguments.answer()))
     } else {
-        writeln!(stdout, "{}{}", report::text(&outcome), outcome_line(&outcome, &arguments.out))
+        writeln!(stdout, "{}{}", report::text(&outcome), outcome_line(&outcome, arguments.answer()))
     };
     ExitCode::from(outcome.verdict.code())
+}
+
+fn devices(arguments: &Arguments) -> ExitCode {
+    match live::list() {
+        Ok(list) => {
+            let _ = writeln!(io::stdout(), "{list}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => conclude(arguments, &Verdict::BadUse(error.to_string())),
+    }
 }
 
 /// Says the one outcome line of a call that did not come about.
@@ -162,10 +191,12 @@ fn conclude(arguments: &Arguments, verdict: &Verdict) -> ExitCode {
     ExitCode::from(verdict.code())
 }
 
-fn outcome_line(outcome: &Outcome, answer: &Path) -> String {
+fn outcome_line(outcome: &Outcome, answer: Option<&Path>) -> String {
     let length = outcome.played.len() as f64 / f64::from(RATE);
+    let Some(answer) = answer.filter(|_| !outcome.speech.spans().is_empty()) else {
+        return format!("outcome: {}", outcome.verdict);
+    };
     let kept = match &outcome.verdict {
-        _ if outcome.speech.spans().is_empty() => String::new(),
         Verdict::Done => format!("; the answer is in {} ({length:.1} s)", answer.display()),
         _ => format!("; a partial answer is in {} ({length:.1} s)", answer.display()),
     };
@@ -183,7 +214,10 @@ fn options(arguments: &Arguments) -> Result<Options, Verdict> {
         DialectName::B => Dialect::B,
     };
     let bad = |error: &dyn std::fmt::Display| Verdict::BadUse(error.to_string());
-    let question = question(&arguments.question, engine.input_rate())?;
+    let question = match &arguments.question {
+        Some(path) => question(path, engine.input_rate())?,
+        None => vec![],
+    };
     let relay =
         arguments.pairing.as_deref().map_or(Ok(Relay::Own), |path| pairing(path, arguments.relay.as_deref()))?;
     // The bridge reads it again; here its mistakes are told as what they are.
@@ -210,9 +244,13 @@ fn options(arguments: &Arguments) -> Result<Options, Verdict> {
         playout: arguments.playout,
         opus: arguments.opus,
         start: Map::new(),
-        longest: Duration::from_secs_f64(arguments.seconds),
+        longest: Duration::from_secs_f64(arguments.seconds.unwrap_or(if arguments.live { LONGEST } else { 60.0 })),
     };
-    let recording = Recording::create(&arguments.out, &arguments.question, RATE).map_err(|error| bad(&error))?;
+    let recording =
+        arguments.answer().map(|path| Recording::create(path, arguments.question.as_deref(), RATE)).transpose();
+    let recording = recording.map_err(|error| bad(&error))?;
+    let choice = Choice { microphone: arguments.microphone.clone(), speaker: arguments.speaker.clone() };
+    let sound = arguments.live.then(|| live::open(&choice)).transpose().map_err(|error| bad(&error))?;
     Ok(Options {
         manner,
         host: HostOptions {
@@ -222,9 +260,21 @@ fn options(arguments: &Arguments) -> Result<Options, Verdict> {
             dialect,
             bridge: bridge(arguments)?,
         },
-        recording: Some(recording),
-        progress: Progress::on_terminal(),
+        recording,
+        progress: if arguments.live && !arguments.json {
+            Some(Progress::with_captions())
+        } else {
+            Progress::on_terminal()
+        },
+        sound,
     })
+}
+
+impl Arguments {
+    /// Where the answer is kept. What a person hears is not, unless they want it.
+    fn answer(&self) -> Option<&Path> {
+        self.out.as_deref().or((!self.live).then_some(Path::new("answer.wav")))
+    }
 }
 
 fn bridge(arguments: &Arguments) -> Result<BridgeCommand, Verdict> {

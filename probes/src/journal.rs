@@ -7,7 +7,10 @@ use tokio::time::Instant;
 use watch_audio::engine::EngineKind;
 use watch_audio_media::pcm::{QUIET_PEAK, peak};
 
-use crate::playout::{Playout, RATE};
+use crate::live::Sound;
+use crate::live::captions::Who;
+use crate::live::meter::bar;
+use crate::playout::{Mark, Playout, RATE};
 use crate::progress::Progress;
 use crate::recording::{Recording, RecordingError};
 use crate::speech::Speech;
@@ -40,16 +43,23 @@ pub struct Journal {
     pub dropped: u64,
     /// Messages of the Watch that found a network standing still.
     pub lost: u64,
+    /// A live call's devices.
+    pub sound: Option<Sound>,
     recording: Option<Recording>,
     progress: Option<Progress>,
 }
 
 impl Journal {
-    /// An empty record; `recording` gets what is played as it is played.
-    pub fn new(engine: EngineKind, recording: Option<Recording>, progress: Option<Progress>) -> Self {
+    /// An empty record; `recording` gets what is played as it is played. With devices it is played there as well.
+    pub fn new(
+        engine: EngineKind,
+        recording: Option<Recording>,
+        progress: Option<Progress>,
+        sound: Option<Sound>,
+    ) -> Self {
         Self {
             timeline: Timeline::default(),
-            playout: Playout::new(engine),
+            playout: if sound.is_some() { Playout::adaptive(engine) } else { Playout::new(engine) },
             loud: Speech::new(RATE),
             played: Vec::new(),
             received_ms: 0,
@@ -60,6 +70,7 @@ impl Journal {
             rejoins: 0,
             dropped: 0,
             lost: 0,
+            sound,
             recording,
             progress,
         }
@@ -90,9 +101,20 @@ impl Journal {
     pub fn play(&mut self, now: Instant) -> Result<(), RecordingError> {
         self.playout.advance(self.time(now));
         let played = self.playout.take_played();
+        if let Some(sound) = &mut self.sound {
+            sound.play(&played, self.playout.take_passed());
+        }
         let written = self.recording.as_mut().map_or(Ok(()), |recording| recording.write(&played));
         self.played.extend_from_slice(&played);
         written
+    }
+
+    /// The marks that were passed since the last call: on a live speaker, once their sound has left it.
+    pub fn take_passed(&mut self, now: Instant) -> Vec<Mark> {
+        match &mut self.sound {
+            Some(sound) => sound.take_heard(now.into_std()),
+            None => self.playout.take_passed(),
+        }
     }
 
     /// Whether the microphone of a half-duplex Watch is open.
@@ -113,10 +135,24 @@ impl Journal {
         apart.or(speech.first_after(answered).map(|span| span.start)).or(goes_on().map(|_| answered))
     }
 
-    /// Shows on the terminal what goes on.
+    /// Shows on the terminal what goes on, with the levels of a live call's devices.
     pub fn show_progress(&mut self, time: Duration, what: &str) {
         if let Some(progress) = &mut self.progress {
-            progress.show(time, what);
+            progress.show(time, || match &mut self.sound {
+                Some(sound) => {
+                    let (said, heard) = sound.take_levels();
+                    format!("you {}  engine {}  {what}", bar(said), bar(heard))
+                }
+                None => what.to_owned(),
+            });
+        }
+    }
+
+    /// Shows words as they are said.
+    pub fn caption(&mut self, at: Instant, who: Who, words: &str, whole: bool) {
+        let time = self.time(at);
+        if let Some(progress) = &mut self.progress {
+            progress.caption(time, who, words, whole);
         }
     }
 

@@ -11,6 +11,7 @@ pub mod figures;
 pub mod host;
 pub mod journal;
 pub mod likeness;
+pub mod live;
 pub mod microphone;
 pub mod net;
 pub mod playout;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use watch_audio::engine::EngineKind;
 use watch_audio_media::pcm::{QUIET_PEAK, peak};
 
+use crate::live::depth::Depth;
 use crate::speech::Speech;
 
 /// The speaker of a Watch, at 24 kHz mono.
@@ -18,6 +19,8 @@ use crate::speech::Speech;
 #[derive(Debug)]
 pub struct Playout {
     engine: EngineKind,
+    /// How much it holds, where that adapts.
+    depth: Option<Depth>,
     queue: VecDeque<Entry>,
     queued: usize,
     /// Samples above the quiet limit that have not been played yet and count towards the pre-roll.
@@ -58,6 +61,7 @@ impl Playout {
     pub fn new(engine: EngineKind) -> Self {
         Self {
             engine,
+            depth: None,
             queue: VecDeque::new(),
             queued: 0,
             waiting_speech: 0,
@@ -78,17 +82,26 @@ impl Playout {
         }
     }
 
+    /// The same, but it holds only as much as the network needs, for a person who waits for the answer. What piles up in
+    /// a stall is shed in GPT-Live's pauses; Grok's replies are ahead of time on purpose.
+    pub fn adaptive(engine: EngineKind) -> Self {
+        Self { depth: Some(Depth::default()), ..Self::new(engine) }
+    }
+
     /// One audio message of the host, arriving now.
     pub fn push(&mut self, now: Duration, samples: &[i16]) {
         self.advance(now);
         if samples.is_empty() {
             return;
         }
+        if let Some(depth) = &mut self.depth {
+            depth.arrived(now, duration_of(samples.len()));
+        }
         let loud = peak(samples) > QUIET_PEAK;
         if self.skips(samples.len(), loud) {
             return;
         }
-        if self.engine == EngineKind::GptLive && !self.keeps(samples.len(), loud) {
+        if self.engine == EngineKind::GptLive && (!self.keeps(samples.len(), loud) || self.sheds(loud)) {
             self.thrown_away += samples.len();
             return;
         }
@@ -131,9 +144,25 @@ impl Playout {
         true
     }
 
+    /// Whether a pause is shortened, because more is held than the network needs. Words do not run together.
+    fn sheds(&self, loud: bool) -> bool {
+        let surplus = |depth: &Depth| duration_of(self.queued) > depth.target() + SURPLUS;
+        let pause = self.stretch.is_some_and(|quiet| quiet > samples_of(SHORTEST_PAUSE));
+        !loud && pause && self.depth.as_ref().is_some_and(surplus)
+    }
+
+    /// What it begins with: so much speech, or so much audio of any kind, or whatever came in so much time.
+    fn pre_roll(&self) -> (Duration, Duration, Duration) {
+        match &self.depth {
+            Some(depth) => (depth.target(), depth.target(), depth.target()),
+            None => (PRE_ROLL_SPEECH, PRE_ROLL_AUDIO, LONGEST_WAIT),
+        }
+    }
+
     fn start_if_ready(&mut self, now: Duration) {
-        let waited = self.waiting_since.is_some_and(|since| now >= since + LONGEST_WAIT);
-        if self.waiting_speech >= samples_of(PRE_ROLL_SPEECH) || self.queued >= samples_of(PRE_ROLL_AUDIO) || waited {
+        let (speech, audio, longest) = self.pre_roll();
+        let waited = self.waiting_since.is_some_and(|since| now >= since + longest);
+        if self.waiting_speech >= samples_of(speech) || self.queued >= samples_of(audio) || waited {
             self.playing = true;
             self.waiting_speech = 0;
             self.waiting_since = None;
@@ -186,6 +215,9 @@ impl Playout {
     /// A new reply begins behind the audio pushed so far: it is played, whatever became of the one before.
     pub fn next_reply(&mut self) {
         self.skipping = None;
+        if let Some(depth) = &mut self.depth {
+            depth.restart();
+        }
         self.queue.push_back(Entry::Reply);
         self.pass_marks();
     }
@@ -193,12 +225,13 @@ impl Playout {
     /// Plays on up to now.
     pub fn advance(&mut self, now: Duration) {
         let until = samples_of(now);
+        let (_, _, longest) = self.pre_roll();
         if !self.playing
             && self.queued > 0
             && let Some(since) = self.waiting_since
-            && now >= since + LONGEST_WAIT
+            && now >= since + longest
         {
-            self.silence_to(samples_of(since + LONGEST_WAIT));
+            self.silence_to(samples_of(since + longest));
             self.start_if_ready(now);
         }
         while self.playing && self.position < until {
@@ -323,6 +356,10 @@ const PRE_ROLL_SPEECH: Duration = Duration::from_millis(150);
 const PRE_ROLL_AUDIO: Duration = Duration::from_millis(200);
 /// A reply's last words can be shorter than the pre-roll: no audio waits longer than this.
 const LONGEST_WAIT: Duration = Duration::from_millis(200);
+/// An adaptive playout may hold this much too much: less than one hears.
+const SURPLUS: Duration = Duration::from_millis(40);
+/// So much of a pause is kept.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 /// This much quiet in a row ends a stretch of GPT-Live's speech (`watch-audio.md`).
 const STRETCH_END: Duration = Duration::from_millis(600);
 /// The microphone stays closed for this long after a reply (`watch-audio.md`).
@@ -439,5 +476,46 @@ mod tests {
         assert_eq!(playout.take_played().iter().filter(|&&s| s != 0).count(), 350 * 24);
         assert!(playout.take_passed().is_empty());
         assert!(playout.microphone_open(ms(701)));
+    }
+
+    #[test]
+    fn an_adaptive_speaker_begins_early_and_holds_more_after_a_late_message() {
+        let mut playout = Playout::adaptive(EngineKind::GptLive);
+        stream(&mut playout, 0, 50, 0);
+        stream(&mut playout, 1000, 50, 5000);
+        stream(&mut playout, 2000, 50, 0);
+        playout.advance(ms(3000));
+        let played = playout.take_played();
+        let first = played.iter().position(|&s| s != 0).unwrap();
+        assert_eq!(first, 1040 * 24, "three frames of 20 ms");
+        assert_eq!(playout.underruns(), 0);
+        // A stall of 200 ms in the middle of speech, made up for at once.
+        stream(&mut playout, 3000, 10, 5000);
+        playout.push(ms(3400), &vec![5000; 4800]);
+        stream(&mut playout, 3400, 10, 5000);
+        assert_eq!(playout.underruns(), 1);
+        // In the pause behind it, what has piled up is shed; the next speech finds the depth that the stall asked for.
+        stream(&mut playout, 3600, 50, 0);
+        stream(&mut playout, 4600, 50, 7000);
+        playout.advance(ms(5600));
+        let played = playout.take_played();
+        let second = played.iter().position(|&s| s == 7000).unwrap() + 3000 * 24;
+        assert!((4800 * 24..=4860 * 24).contains(&second), "{} ms", second / 24);
+        assert_eq!(playout.underruns(), 1);
+    }
+
+    #[test]
+    fn an_adaptive_speaker_sheds_pauses_of_gpt_live_but_never_sound_of_grok() {
+        // Of the pause of 400 ms, GPT-Live's keeps 100.
+        for (engine, expected) in [(EngineKind::GptLive, 1300), (EngineKind::Grok, 1600)] {
+            let mut playout = Playout::adaptive(engine);
+            // One second of speech at once, then in real time a pause and the rest.
+            playout.push(ms(0), &vec![5000; 24_000]);
+            stream(&mut playout, 0, 20, 0);
+            stream(&mut playout, 400, 10, 7000);
+            playout.advance(ms(3000));
+            let end = playout.take_played().iter().rposition(|&s| s == 7000).unwrap() + 1;
+            assert_eq!(end, expected * 24, "{engine:?}");
+        }
     }
 }

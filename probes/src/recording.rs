@@ -39,7 +39,7 @@ impl Recording {
     ///
     /// # Errors
     /// When the file cannot be written or is the same as `input`.
-    pub fn create(path: &Path, input: &Path, rate: u32) -> Result<Self, RecordingError> {
+    pub fn create(path: &Path, input: Option<&Path>, rate: u32) -> Result<Self, RecordingError> {
         let cannot = |error| RecordingError::Write(path.to_owned(), error);
         // To open a pipe would wait for its reader, and then it could not be gone back in.
         if std::fs::metadata(path).is_ok_and(|there| there.file_type().is_fifo()) {
@@ -48,7 +48,7 @@ impl Recording {
         // Opened before it is emptied: only the open file tells for sure which file it is.
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(cannot)?;
         let output = file.metadata().map_err(cannot)?;
-        if let Ok(input) = std::fs::metadata(input)
+        if let Some(Ok(input)) = input.map(std::fs::metadata)
             && (input.dev(), input.ino()) == (output.dev(), output.ino())
         {
             return Err(RecordingError::Input(path.to_owned()));
@@ -128,7 +128,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("answer.wav");
         let panicked = std::panic::catch_unwind(|| {
-            let mut recording = Recording::create(&path, Path::new("question.wav"), 24_000).unwrap();
+            let mut recording = Recording::create(&path, Some(Path::new("question.wav")), 24_000).unwrap();
             for _ in 0..35 {
                 recording.write(&[7; 2400]).unwrap();
             }
@@ -150,12 +150,12 @@ mod tests {
         let link = dir.path().join("link.wav");
         std::fs::hard_link(&question, &link).unwrap();
         for output in [&question, &link, &dir.path().join("./question.wav")] {
-            let error = Recording::create(output, &question, 24_000).unwrap_err();
+            let error = Recording::create(output, Some(&question), 24_000).unwrap_err();
             assert!(matches!(error, RecordingError::Input(_)), "{error}");
         }
         assert_eq!(std::fs::read(&question).unwrap(), b"speech");
         let missing = dir.path().join("missing/answer.wav");
-        assert!(matches!(Recording::create(&missing, &question, 24_000), Err(RecordingError::Write(..))));
+        assert!(matches!(Recording::create(&missing, Some(&question), 24_000), Err(RecordingError::Write(..))));
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("answer.wav");
         std::fs::write(&path, [1; 100_000]).unwrap();
-        let mut recording = Recording::create(&path, Path::new("question.wav"), 24_000).unwrap();
+        let mut recording = Recording::create(&path, Some(Path::new("question.wav")), 24_000).unwrap();
         assert!(read(&path).is_empty());
         recording.write(&[1, -2, 3]).unwrap();
         recording.finish().unwrap();

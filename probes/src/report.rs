@@ -82,7 +82,7 @@ fn words_of(value: &Value) -> String {
 }
 
 /// Everything as one JSON object on one line, the outcome included.
-pub fn json(outcome: &Outcome, answer: &Path) -> Value {
+pub fn json(outcome: &Outcome, answer: Option<&Path>) -> Value {
     json!({
         "outcome": outcome.verdict.to_string(),
         "exit_code": outcome.verdict.code(),

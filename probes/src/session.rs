@@ -13,6 +13,7 @@ use crate::attempts::stopped;
 use crate::coding::Coding;
 use crate::dialogue::{Act, Dialect, Dialogue, words_of};
 use crate::journal::Journal;
+use crate::live::captions::Who;
 use crate::microphone::Microphone;
 use crate::playout::Mark;
 use crate::recording::RecordingError;
@@ -204,7 +205,10 @@ impl<'a> Session<'a> {
         if let Some(opening) = self.dialogue.opening() {
             self.watch.event(&opening);
         }
-        self.speak(self.opened);
+        match &mut self.journal.sound {
+            Some(sound) => sound.discard(),
+            None => self.speak(self.opened),
+        }
         loop {
             let deadline = self.deadline();
             let end = tokio::select! {
@@ -230,10 +234,10 @@ impl<'a> Session<'a> {
 
     /// The next thing to do without anybody asking for it.
     fn deadline(&self) -> Instant {
-        let microphone = self.opened + self.microphone.due();
+        let microphone = (!self.live()).then(|| self.opened + self.microphone.due());
         let dialogue = self.dialogue.deadline().map(|deadline| self.journal.instant(deadline));
         let playing = Instant::now() + PLAYING_TICK;
-        [Some(microphone), dialogue, Some(playing), Some(self.ping_at)].into_iter().flatten().min().unwrap_or(playing)
+        [microphone, dialogue, Some(playing), Some(self.ping_at)].into_iter().flatten().min().unwrap_or(playing)
     }
 
     fn speak(&mut self, at: Instant) {
@@ -241,9 +245,33 @@ impl<'a> Session<'a> {
         self.journal.timeline.note(at + self.microphone.speech_start(), What::Question, "");
     }
 
+    /// Whether a person holds this call, at a microphone and a speaker.
+    fn live(&self) -> bool {
+        self.journal.sound.is_some()
+    }
+
+    /// What was said into a live microphone.
+    fn listen(&mut self, now: Instant) -> Result<(), End> {
+        let rate = self.manner.engine.input_rate();
+        let open = !self.manner.half_duplex || self.journal.microphone_open(now);
+        let Some(sound) = &mut self.journal.sound else { return Ok(()) };
+        sound.refresh(rate);
+        while let Some(message) = sound.message() {
+            if !open {
+                continue;
+            }
+            self.journal.sent_ms += message.len() as u64 * 1000 / u64::from(rate);
+            for message in self.coding.write(message).map_err(End::Codec)? {
+                self.watch.audio(&message);
+            }
+        }
+        Ok(())
+    }
+
     /// What is due by now: microphone, speaker, pings, the scripted barge-in and tap.
     fn tick(&mut self, now: Instant) -> Result<(), End> {
-        while self.opened + self.microphone.due() <= now {
+        self.listen(now)?;
+        while !self.live() && self.opened + self.microphone.due() <= now {
             let at = self.opened + self.microphone.due();
             let ends = self.microphone.speech_ends().len();
             let open = !self.manner.half_duplex || self.journal.microphone_open(at);
@@ -259,7 +287,7 @@ impl<'a> Session<'a> {
             }
         }
         self.journal.play(now).map_err(End::Recording)?;
-        for mark in self.journal.playout.take_passed() {
+        for mark in self.journal.take_passed(now) {
             if self.manner.playout {
                 self.watch.control(&mark_message("played", &mark));
             }
@@ -294,6 +322,8 @@ impl<'a> Session<'a> {
             "listening to the answer"
         } else if self.microphone.speaking() {
             "speaking"
+        } else if self.live() {
+            "listening to you"
         } else {
             "waiting"
         }
@@ -335,7 +365,11 @@ impl<'a> Session<'a> {
         if self.journal.playout.active() {
             self.journal.timeline.note(now, What::Flush, "");
         }
-        self.journal.playout.flush(time)
+        let stopped = self.journal.playout.flush(time);
+        if let Some(sound) = &mut self.journal.sound {
+            sound.forget_marks();
+        }
+        stopped
     }
 
     fn take_in(&mut self, at: Instant, incoming: Incoming) -> Option<End> {
@@ -396,8 +430,15 @@ impl<'a> Session<'a> {
                 let tools = self.tools.clone();
                 self.searches.spawn(async move { (id, tools.web_search(&query).await) });
             }
-            Act::Heard(words) => timeline.words(at, What::Heard, &words, self.manner.engine == EngineKind::Grok),
-            Act::Said(words) => timeline.words(at, What::Said, &words, false),
+            Act::Heard(words) => {
+                let whole = self.manner.engine == EngineKind::Grok;
+                timeline.words(at, What::Heard, &words, whole);
+                self.journal.caption(at, Who::User, &words, whole);
+            }
+            Act::Said(words) => {
+                timeline.words(at, What::Said, &words, false);
+                self.journal.caption(at, Who::Engine, &words, false);
+            }
             Act::StopPlaying => {
                 timeline.note(at, What::Notice, "");
                 // With the extension it is the host's `flush` that stops the speaker, in its place among the audio.
@@ -433,6 +474,11 @@ impl<'a> Session<'a> {
         (quiet && self.heard_answer()).then_some(Because::Answered)
     }
 
+    /// Whether the call was what it was held for. A person hangs up when it was.
+    fn fulfilled(&self) -> bool {
+        if self.live() { !self.journal.playout.speech().spans().is_empty() } else { self.heard_answer() }
+    }
+
     /// Whether an answer was heard to its end. GPT-Live says nowhere that it is over (case 18): a stretch of quiet
     /// after speech has to do, once nothing is owed any more.
     fn heard_answer(&self) -> bool {
@@ -457,8 +503,8 @@ impl<'a> Session<'a> {
             }
         }
         self.journal.whole = match end {
-            End::HungUp(because) => *because == Because::Answered || self.heard_answer(),
-            _ => clean && self.heard_answer(),
+            End::HungUp(because) => *because == Because::Answered || self.fulfilled(),
+            _ => clean && self.fulfilled(),
         };
         let now = Instant::now();
         self.journal.playout.flush(self.journal.time(now));

@@ -90,7 +90,7 @@ async fn call(manner: Manner, script: Script) -> Outcome {
     watch_audio::tls::ensure_provider();
     // Nobody says stop.
     let (_stop, stopped) = watch::channel(None);
-    let outcome = call::run(Options { manner, host, recording: None, progress: None }, stopped).await;
+    let outcome = call::run(Options { manner, host, recording: None, progress: None, sound: None }, stopped).await;
     assert_eq!(outcome.bridge.exit, Some(0), "the bridge ends in order");
     outcome
 }

@@ -79,7 +79,7 @@ async fn call_until(does: Does, longest: Duration, signal: impl Future<Output = 
         start: Map::new(),
         longest,
     };
-    let mut journal = Journal::new(manner.engine, None, None);
+    let mut journal = Journal::new(manner.engine, None, None, None);
     let (stop, mut stopped) = watch::channel(None);
     let began = Instant::now();
     let tools = Tools::new(&grant).unwrap();
