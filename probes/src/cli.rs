@@ -156,7 +156,7 @@ fn run_call(arguments: &Arguments) -> ExitCode {
     let outcome = runtime.block_on(async {
         let (stop, stopped) = watch::channel(None);
         tokio::spawn(signals(stop));
-        call::run(options, stopped).await
+        Box::pin(call::run(options, stopped)).await
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
     let mut stdout = io::stdout();

@@ -29,8 +29,8 @@ pub struct Sound {
     _in_use: mpsc::Sender<()>,
     /// Where the devices' time begins.
     origin: Instant,
-    microphone: Option<Microphone>,
-    speaker: Option<Speaker>,
+    microphone: Option<Box<Microphone>>,
+    speaker: Option<Box<Speaker>>,
     heard: u16,
     said: u16,
 }
@@ -92,7 +92,7 @@ pub enum Change {
     /// There is a microphone now, or none any more.
     Microphone(Option<microphone::Source>),
     /// There is a speaker now, or none any more.
-    Speaker(Option<Speaker>),
+    Speaker(Option<Box<Speaker>>),
 }
 
 impl Sound {
@@ -106,7 +106,7 @@ impl Sound {
         while let Ok(change) = self.changes.try_recv() {
             match change {
                 Change::Microphone(source) => {
-                    self.microphone = source.and_then(|source| Microphone::new(source, rate).ok());
+                    self.microphone = source.and_then(|source| Microphone::new(source, rate).ok()).map(Box::new);
                     tell("microphone", self.microphone.is_some());
                 }
                 Change::Speaker(speaker) => {

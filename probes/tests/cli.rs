@@ -84,6 +84,33 @@ fn bad_use_is_told_before_anything_is_connected() {
     assert!(began.elapsed() < Duration::from_secs(20));
 }
 
+#[cfg(not(feature = "live"))]
+#[test]
+fn without_sound_devices_a_live_call_says_how_to_get_them() {
+    let dir = tempfile::tempdir().unwrap();
+    for argument in ["--live", "--devices"] {
+        let output = probe(&dir).arg(argument).output().unwrap();
+        ends_with_code(&output, 2);
+        assert!(outcome(&output).contains("--features live"), "{}", outcome(&output));
+    }
+}
+
+#[test]
+fn a_live_call_takes_no_question_and_nothing_scripted() {
+    let dir = tempfile::tempdir().unwrap();
+    question(&dir);
+    for arguments in [
+        &["--live", "question.wav"][..],
+        &["--live", "--barge-in", "1"],
+        &["--live", "--devices"],
+        &["question.wav", "--microphone", "any"],
+    ] {
+        let output = probe(&dir).args(arguments).output().unwrap();
+        ends_with_code(&output, 2);
+        assert!(output.stdout.is_empty());
+    }
+}
+
 fn answer_length_of_question(dir: &TempDir) -> usize {
     wav::parse(&fs::read(dir.path().join("question.wav")).unwrap()).unwrap().samples.len()
 }

@@ -8,9 +8,9 @@ use watch_audio_media::wav::{self, Wav};
 use watch_audio_probes::likeness::find;
 
 fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
-    let mut files = std::env::args_os().skip(1).map(|path| -> Result<Wav, Box<dyn std::error::Error>> {
-        Ok(wav::read(BufReader::new(File::open(path)?))?)
-    });
+    let mut files = std::env::args_os()
+        .skip(1)
+        .map(|path| -> Result<Wav, Box<dyn std::error::Error>> { Ok(wav::read(BufReader::new(File::open(path)?))?) });
     let (Some(sample), Some(recording), None) = (files.next(), files.next(), files.next()) else {
         return Err("usage: heard SAMPLE.wav RECORDING.wav".into());
     };

@@ -155,7 +155,7 @@ impl Keeper {
         let (held, speaker) =
             with_small_blocks(&config, |stream| render(&device, config.sample_format(), stream, origin))?;
         self.speaker = Some(held);
-        let _ = self.changes.send(Change::Speaker(Some(speaker)));
+        let _ = self.changes.send(Change::Speaker(Some(Box::new(speaker))));
         Ok(())
     }
 }
