@@ -299,5 +299,5 @@ const BLOCKS_PER_SECOND: u32 = 100;
 const OPENS_WITHIN: Duration = Duration::from_secs(10);
 /// How often the devices are looked after, and looked for.
 const LOOKS: Duration = Duration::from_millis(500);
-/// A stream whose callbacks stay away for so long is gone.
-const SILENT_FOR: Duration = Duration::from_secs(2);
+/// A stream whose callbacks stay away for so long is gone. PulseAudio's can take 2 s to begin.
+const SILENT_FOR: Duration = Duration::from_secs(4);
