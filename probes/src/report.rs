@@ -86,7 +86,7 @@ pub fn json(outcome: &Outcome, answer: Option<&Path>) -> Value {
     json!({
         "outcome": outcome.verdict.to_string(),
         "exit_code": outcome.verdict.code(),
-        "answer": answer.display().to_string(),
+        "answer": answer.map(|path| path.display().to_string()),
         "answer_ms": outcome.played.len() * 1000 / crate::playout::RATE as usize,
         "timeline": outcome.moments,
         "figures": outcome.figures,
