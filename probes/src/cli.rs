@@ -51,10 +51,10 @@ struct Arguments {
     #[arg(long, conflicts_with_all = ["question", "live"])]
     devices: bool,
     /// The microphone to talk into, instead of the default one.
-    #[arg(long, value_name = "NAME", requires = "live")]
+    #[arg(long, value_name = "NAME", requires = "live", conflicts_with = "question")]
     microphone: Option<String>,
     /// The speaker to listen to, instead of the default one.
-    #[arg(long, value_name = "NAME", requires = "live")]
+    #[arg(long, value_name = "NAME", requires = "live", conflicts_with = "question")]
     speaker: Option<String>,
     /// The engine to ask for.
     #[arg(long, value_enum, default_value_t = EngineName::GptLive)]
