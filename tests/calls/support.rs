@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -120,6 +121,7 @@ impl RelayProcess {
     async fn start(dir: &Path) -> Self {
         let credentials = dir.join("credentials");
         fs::write(&credentials, CREDENTIAL).unwrap();
+        fs::set_permissions(&credentials, fs::Permissions::from_mode(0o600)).unwrap();
         let (child, address) = Self::spawn(&credentials, "127.0.0.1:0".parse().unwrap()).await;
         Self { child, address, credentials }
     }
