@@ -27,7 +27,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     Ok(if heard { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A call's pauses may be a little shorter than the sample's, and a busy machine drops a block now and then.
-const LOUDNESS: f64 = 0.9;
+/// Other speech has up to 0.5. Where nothing is missing it is above 0.95; a machine too busy to play in time puts holds in.
+const LOUDNESS: f64 = 0.7;
 /// Where nothing is missing it is above 0.9; a block that a busy machine dropped shifts the rest. Other speech has 0.1.
 const WAVEFORM: f64 = 0.25;
