@@ -222,7 +222,7 @@ mod tests {
 
     use super::*;
     use crate::pcm;
-    use crate::testing::{curve, tone};
+    use crate::testing::{curve, frequency, loudness, tone};
 
     const FRAME: Duration = Duration::from_millis(20);
 
@@ -351,6 +351,13 @@ mod tests {
         println!("{pauses:?} frames kept as {kept:?} ms");
         assert!(kept[0] <= 60 && kept[1] <= 60, "short pauses close up: {kept:?}");
         assert_eq!(kept[2..], [640, 700, 700]);
+        let speech: Vec<i16> =
+            heard.samples.chunks(480).filter(|part| pcm::peak(part) > QUIET_PEAK).flatten().copied().collect();
+        assert_eq!(speech.len(), 150 * 480, "no speech is missing");
+        for stretch in speech.chunks(15 * 480) {
+            let (hz, (least, most)) = (frequency(&stretch[240..], 24_000), loudness(&stretch[240..], 24_000));
+            assert!((hz - 200.0).abs() < 0.5 && least > 0.95 && most < 1.05, "{hz} Hz, {least} to {most}");
+        }
         assert!(curve(&heard.samples) <= curve(&edge), "no seam is harder than the edges of the speech itself");
     }
 
@@ -375,6 +382,8 @@ mod tests {
         assert_eq!(stats.shed, Duration::ZERO);
         let natural = curve(&(0..50).flat_map(|n| frame(n, true)).collect::<Vec<_>>());
         assert!(curve(&heard.samples) <= 3 * natural);
+        let (hz, (least, most)) = (frequency(&heard.samples, 24_000), loudness(&heard.samples, 24_000));
+        assert!((hz - 200.0).abs() < 0.5 && least > 0.9 && most < 1.1, "{hz} Hz, {least} to {most}");
     }
 
     #[test]

@@ -43,6 +43,15 @@ pub(crate) fn frequency(samples: &[i16], rate: u32) -> f64 {
     (ups.len() - 1) as f64 * f64::from(rate) / (ups[ups.len() - 1] - ups[0])
 }
 
+/// The least and the greatest loudness (RMS) of any 10 ms, as shares of the loudness of all: a dropout or a bump shows.
+pub(crate) fn loudness(samples: &[i16], rate: u32) -> (f64, f64) {
+    let rms =
+        |part: &[i16]| (part.iter().map(|sample| f64::from(*sample).powi(2)).sum::<f64>() / part.len() as f64).sqrt();
+    let all = rms(samples);
+    let shares = samples.chunks_exact(rate as usize / 100).map(|part| rms(part) / all);
+    shares.fold((f64::MAX, 0.0), |(least, most), share| (least.min(share), most.max(share)))
+}
+
 /// A dice with a seed (xorshift64*).
 pub(crate) struct Dice(pub(crate) u64);
 

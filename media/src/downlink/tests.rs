@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::stats::Percentiles;
-use crate::testing::{Dice, Stretch, curve, quantile, tone};
+use crate::testing::{Dice, Stretch, curve, frequency, loudness, quantile, tone};
 
 const RATE: u32 = 24_000;
 /// Where the streams of these tests start on the wire: every test wraps both counters.
@@ -192,6 +192,15 @@ fn a_long_gap_fades_to_silence_and_back_without_a_click() {
     let natural = curve(&(0..24_000).map(|index| low(RATE, index)).collect::<Vec<_>>());
     let loudest = curve(&out.samples);
     assert!(loudest <= 3 * natural, "{loudest} against {natural}");
+    // Down without a bump to nothing at all, and the tone again, as loud as it was.
+    let peaks: Vec<u16> = out.samples[20 * 480..30 * 480].chunks(240).map(crate::pcm::peak).collect();
+    assert!(peaks.windows(2).all(|pair| pair[1] <= pair[0]) && peaks[0] > 7_000, "{peaks:?}");
+    assert!(out.samples[26 * 480..69 * 480].iter().all(|sample| *sample == 0));
+    for part in [&out.samples[..20 * 480], &out.samples[71 * 480..]] {
+        assert!((frequency(part, RATE) - 200.0).abs() < 0.1);
+        let (least, most) = loudness(part, RATE);
+        assert!(least > 0.99 && most < 1.01, "{least} to {most}");
+    }
 }
 
 #[test]
@@ -681,10 +690,12 @@ fn passed_through_packets_are_untouched_and_lost_ones_empty() {
 
 #[cfg(feature = "opus")]
 mod with_opus {
+    use std::f64::consts::TAU;
+
     use super::*;
     use crate::codec::Encode;
     use crate::opus::{Decoder, Encoder, EncoderSettings};
-    use crate::testing::{babble, frequency};
+    use crate::testing::babble;
 
     /// Packets of 20 ms of `signal` at 48 kHz.
     fn encoded(signal: fn(u32, u64) -> i16, count: u64) -> Vec<Vec<u8>> {
@@ -751,6 +762,37 @@ mod with_opus {
         assert!(snr > 8.0, "{snr}");
         let clicks = curve(&holed) as f64 / curve(&whole) as f64;
         assert!(clicks < 4.0, "{clicks}");
+    }
+
+    /// A voice of 200 Hz that swells and ebbs: libopus sends FEC for what it takes for speech, and a bare tone is none.
+    fn voice(rate: u32, index: u64) -> i16 {
+        let syllable = 0.6 + 0.4 * (TAU * 4.0 * index as f64 / f64::from(rate)).sin();
+        let voice = f64::from(tone(200.0, rate, index)) + 0.4 * f64::from(tone(400.0, rate, index));
+        (syllable * voice * 0.8) as i16
+    }
+
+    #[test]
+    fn a_voice_keeps_its_pitch_and_loudness_over_the_joins_of_fec_and_concealment() {
+        let packets = encoded(voice, 500);
+        let (whole, _) = play(&packets, |_| false);
+        let natural = curve(&whole[4_800..]);
+        // One lost at a time, which the next packet brings back; and two, of which the first is made up. Where that meets
+        // what follows libopus leaves a step of its own.
+        for (run, clicks) in [(1, 2.5), (2, 8.0)] {
+            let (samples, stats) = play(&packets, |n| n > 20 && n < 490 && n % 25 < run);
+            assert_eq!(samples.len(), 500 * 480);
+            assert_eq!(stats.reception.recovered, millis(19 * 20));
+            assert_eq!(stats.reception.concealed, millis(19 * 20 * (run - 1)));
+            let (hz, click) = (frequency(&samples[4_800..], RATE), f64::from(curve(&samples[4_800..])));
+            let parts = samples[4_800..].chunks(240).zip(whole[4_800..].chunks(240));
+            let level = |part: &[i16]| part.iter().map(|sample| f64::from(*sample).powi(2)).sum::<f64>().sqrt();
+            let levels: Vec<f64> = parts.map(|(heard, sent)| level(heard) / level(sent)).collect();
+            let (least, most) = (quantile(&levels, 0.0), quantile(&levels, 1.0));
+            println!("runs of {run}: {hz:.2} Hz, levels {least:.2} to {most:.2}, curve {click} of {natural}");
+            assert!((hz - 200.0).abs() < 0.5, "{hz}");
+            assert!(least > 0.4 && most < 1.6, "{least} to {most}");
+            assert!(click <= clicks * f64::from(natural), "{click} of {natural}");
+        }
     }
 
     #[test]

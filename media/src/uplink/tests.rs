@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::stats::Percentiles;
-use crate::testing::{Dice, babble, curve, frequency, quantile, speech, tone};
+use crate::testing::{Dice, babble, curve, frequency, loudness, quantile, speech, tone};
 
 const RATE: u32 = 16_000;
 
@@ -171,6 +171,13 @@ fn a_stall_with_over_two_seconds_of_backlog_drops_the_oldest() {
     assert!(out.deepest(13_060.0, 14_000.0) <= 2_200.0);
     assert!(out.deepest(20_050.0, 31_000.0) < 100.0);
     assert!(curve(&out.sound()) <= 3 * natural(babble));
+    // The same of a tone, which shows where its phase breaks or it drops out.
+    let out = run(low, &messages, millis(0.0), millis(31_500.0));
+    let resumes = out.frames.iter().position(|frame| frame.0 >= millis(13_050.0)).expect("frames");
+    let sound: Vec<i16> = out.frames[resumes + 2..resumes + 800].iter().flat_map(|frame| frame.2.clone()).collect();
+    let (hz, (least, most)) = (frequency(&sound, RATE), loudness(&sound, RATE));
+    assert!((hz - 200.0).abs() < 1.0 && least > 0.9 && most < 1.1, "{hz} Hz, {least} to {most}");
+    assert!(curve(&out.sound()) <= 3 * natural(low));
 }
 
 #[test]
@@ -286,6 +293,19 @@ fn an_underrun_fades_and_what_follows_fades_in() {
     let fading = kinds.iter().position(|kind| *kind == SlotKind::Fading).expect("an underrun");
     assert_eq!(kinds[fading + 1..fading + 3], [SlotKind::Silence; 2]);
     assert!(curve(&out.sound()) <= 3 * natural(low));
+    // The same tone, as loud, before and after.
+    let resumes = fading + kinds[fading..].iter().position(|kind| *kind == SlotKind::Sound).expect("it resumes");
+    let begins = kinds.iter().position(|kind| *kind == SlotKind::Sound).expect("it begins");
+    for part in [begins + 1..fading, resumes + 1..resumes + 50] {
+        let sound: Vec<i16> = out.frames[part].iter().flat_map(|frame| frame.2.clone()).collect();
+        let ((least, most), hz) = (loudness(&sound, RATE), frequency(&sound, RATE));
+        assert!((hz - 200.0).abs() < 0.1 && least > 0.99 && most < 1.01, "{hz} Hz, {least} to {most}");
+    }
+    // The fade only falls, and it ends at nothing.
+    let faded: Vec<i16> = out.frames[fading..resumes].iter().flat_map(|frame| frame.2.clone()).collect();
+    let peaks: Vec<u16> = faded.chunks(80).map(pcm::peak).collect();
+    assert!(peaks.windows(2).all(|pair| pair[1] <= pair[0]) && peaks[0] > 4_000, "{peaks:?}");
+    assert!(faded[320..].iter().all(|sample| *sample == 0));
 }
 
 #[test]
@@ -517,7 +537,9 @@ fn compressed_sound_is_at_most_1_4_times_as_fast_and_keeps_its_pitch() {
     // In any half second no more than 0.2 s is left out, give or take a pitch period.
     let most = lost.windows(26).map(|lost| lost[25] - lost[0]).max().expect("slots");
     assert!((millis(180.0)..=millis(215.0)).contains(&most), "{most:?}");
-    let hz = frequency(&sound[..RATE as usize * 3], RATE);
+    let compressed = &sound[..RATE as usize * 3];
+    let (hz, (least, most)) = (frequency(compressed, RATE), loudness(&compressed[160..], RATE));
     assert!((hz - 200.0).abs() < 1.0, "{hz} Hz");
+    assert!(least > 0.9 && most < 1.1, "no dropout and no bump: {least} to {most}");
     assert!(curve(&sound) <= 2 * natural(low));
 }
