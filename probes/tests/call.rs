@@ -94,7 +94,8 @@ async fn call(manner: Manner, script: Script) -> Outcome {
     watch_audio::tls::ensure_provider();
     // Nobody says stop.
     let (_stop, stopped) = watch::channel(None);
-    let outcome = call::run(Options { manner, host, recording: None, progress: None, sound: None }, stopped).await;
+    let options = Options { manner, host, recording: None, progress: None, sound: None };
+    let outcome = Box::pin(call::run(options, stopped)).await;
     assert_eq!(outcome.bridge.exit, Some(0), "the bridge ends in order");
     outcome
 }
