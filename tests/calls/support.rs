@@ -179,14 +179,22 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Joins and asks for the engine; the host's error code when it has none.
+    /// Joins as a deployed Watch does and asks for the engine; the host's error code when it has none.
     pub(crate) async fn start(grant: &Grant, engine: EngineKind) -> Result<Self, String> {
-        let mut watch = Watch::join(grant).await.unwrap();
-        watch.control(&json!({"type": "start", "engine": engine.as_str()}));
-        let (opened, incoming) = timeout(SOON, watch.next()).await.expect("an answer to `start`");
-        let control = match incoming {
-            Incoming::Control(control) => control,
-            other => panic!("{other:?} before `started`"),
+        let mut tries = 1;
+        let (mut watch, opened, control) = loop {
+            let mut watch = Watch::join(grant).await.unwrap();
+            watch.control(&json!({"type": "start", "engine": engine.as_str()}));
+            let (opened, incoming) = timeout(SOON, watch.next()).await.expect("an answer to `start`");
+            match incoming {
+                Incoming::Control(control) => break (watch, opened, control),
+                // The host is not there yet, or not yet again: a Watch tries 8 times, a second apart.
+                Incoming::Closed(close) if close.code == Some(4503) && tries < 8 => {
+                    tries += 1;
+                    sleep(Duration::from_secs(1)).await;
+                }
+                other => panic!("{other:?} before `started`"),
+            }
         };
         if control["type"] != "started" {
             return Err(control["code"].as_str().unwrap().to_owned());
