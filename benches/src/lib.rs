@@ -11,6 +11,7 @@ pub mod follow;
 pub mod helper;
 pub mod marks;
 pub mod network;
+pub mod record;
 pub mod report;
 
 use std::time::Duration;
