@@ -17,6 +17,7 @@ use tokio::runtime::Builder;
 use crate::log;
 use crate::parent::{helper, install};
 use crate::relay::{self, args::RelayArgs};
+use crate::voice::{self, args::VoiceArgs};
 
 /// Carries an Apple Watch's call to a realtime voice engine, sealed, through a relay it does not trust.
 #[derive(Parser)]
@@ -51,6 +52,8 @@ enum Command {
     },
     /// Run a relay: it passes sealed messages between hosts and Watches and can open none of them.
     Relay(Box<RelayArgs>),
+    /// Hold calls with GPT-Live from a page in the browser; what they ask for is done by Hermes.
+    Voice(Box<VoiceArgs>),
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -85,6 +88,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Helper { uninstall: Some(folder), .. } => tell(install::uninstall(folder.as_deref()), "removed from"),
         Command::Helper { .. } => block_on(Builder::new_current_thread(), helper::run()),
         Command::Relay(args) => block_on(Builder::new_multi_thread(), relay::args::run(*args)),
+        Command::Voice(args) => block_on(Builder::new_multi_thread(), voice::args::run(*args)),
     }
 }
 

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::{Client, RequestBuilder, redirect};
-use serde::Deserialize;
+use reqwest::{Client, RequestBuilder, Response, redirect};
 use serde_json::{Value, json};
 
 use crate::engine::{ErrorCode, StartError};
@@ -62,20 +61,35 @@ pub async fn create_with_key(
     session: &Value,
     offer: &str,
 ) -> Result<String, CreateError> {
-    #[derive(Deserialize)]
-    struct Created {
-        transport: Transport,
-    }
-    #[derive(Deserialize)]
-    struct Transport {
-        sdp: String,
-    }
+    let answer = send(creation_with_key(http, base_url, key, session, offer)).await?;
+    Ok(Created::read(&answer)?.sdp)
+}
 
+/// The request that creates a call with an API key (dialect A). The offer goes out byte for byte.
+pub fn creation_with_key(http: &Client, base_url: &str, key: &Secret, session: &Value, offer: &str) -> RequestBuilder {
     let body = json!({"session": session, "transport": {"type": "webrtc", "sdp": offer}});
-    let request = http.post(format!("{base_url}/v1/live/sessions")).bearer_auth(key.expose()).json(&body);
-    let answer = send(request).await?;
-    let created: Created = serde_json::from_slice(&answer).map_err(|_| CreateError::Unusable)?;
-    usable(created.transport.sdp)
+    http.post(format!("{base_url}/v1/live/sessions")).bearer_auth(key.expose()).json(&body)
+}
+
+/// A call that was created with an API key.
+pub struct Created {
+    /// The session's id, whole; empty when the service gave none.
+    pub session_id: String,
+    /// The SDP answer, byte for byte.
+    pub sdp: String,
+}
+
+impl Created {
+    /// Reads the service's answer.
+    ///
+    /// # Errors
+    /// [`CreateError::Unusable`] without an SDP answer in it.
+    pub fn read(answer: &[u8]) -> Result<Self, CreateError> {
+        let answer: Value = serde_json::from_slice(answer).map_err(|_| CreateError::Unusable)?;
+        let sdp = answer["transport"]["sdp"].as_str().ok_or(CreateError::Unusable)?;
+        let session_id = answer["session"]["id"].as_str().unwrap_or_default().to_owned();
+        Ok(Self { session_id, sdp: usable(sdp.to_owned())? })
+    }
 }
 
 /// A ChatGPT sign-in as it goes with a call.
@@ -118,6 +132,11 @@ pub(super) async fn send(request: RequestBuilder) -> Result<Vec<u8>, CreateError
     if !answer.status().is_success() {
         return Err(CreateError::Status(answer.status().as_u16()));
     }
+    read(&mut answer).await
+}
+
+/// Reads an answer's body, up to its limit.
+pub(crate) async fn read(answer: &mut Response) -> Result<Vec<u8>, CreateError> {
     let mut body = Vec::new();
     while let Some(piece) = answer.chunk().await.map_err(|_| CreateError::Unreachable)? {
         body.extend_from_slice(&piece);

@@ -1,0 +1,182 @@
+//! Following a run to its end: over its event stream, and by its status where the stream is gone (case 62).
+
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::client::{CallError, Hermes, RunId};
+use super::event::{Approval, Event, Status};
+use super::sse::Sse;
+
+/// What goes on in a run.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Progress {
+    /// A tool begins.
+    ToolStarted(String),
+    /// A tool is done: well, or with an error.
+    ToolCompleted {
+        /// The tool's name.
+        tool: String,
+        /// Whether it failed.
+        error: bool,
+    },
+    /// The run waits for a decision.
+    Approval(Approval),
+}
+
+/// How a run ended, or was lost.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Ending {
+    /// It has answered: the final text, which may be empty.
+    Completed(String),
+    /// It is over without an answer.
+    Ended {
+        /// `failed`, `cancelled` or `interrupted`.
+        reason: &'static str,
+        /// Why, in words.
+        error: String,
+    },
+    /// What becomes of it cannot be known.
+    Lost(&'static str),
+}
+
+/// The part of following that the stream and the status have in common.
+struct Follower<'a, F> {
+    hermes: &'a Hermes,
+    run: &'a RunId,
+    tell: F,
+    /// The decision that the run waits for and that has been told, by its id where it has one.
+    told: Option<Option<String>>,
+}
+
+impl Hermes {
+    /// Follows a run to its end and tells what goes on. There is no limit to how long a run may take, only to how long
+    /// the server may say nothing.
+    pub async fn follow(&self, run: &RunId, tell: impl FnMut(Progress)) -> Ending {
+        let mut follower = Follower { hermes: self, run, tell, told: None };
+        // The stream may have been cut by the network alone: one more try. Most servers have let go of it by then.
+        for _ in 0..2 {
+            if let Some(ending) = follower.by_stream().await {
+                return ending;
+            }
+            match follower.look().await {
+                Ok(Some(ending)) => return ending,
+                Err(CallError::Refused(404)) => return Ending::Lost(UNKNOWN),
+                _ => {}
+            }
+        }
+        follower.by_status().await
+    }
+}
+
+impl<F: FnMut(Progress)> Follower<'_, F> {
+    /// Follows the event stream; none when it is gone.
+    async fn by_stream(&mut self) -> Option<Ending> {
+        let mut stream = self.hermes.events(self.run).await.ok()?;
+        let patience = self.hermes.patience;
+        let mut sse = Sse::default();
+        let mut heard = Instant::now();
+        let mut looked = Instant::now();
+        loop {
+            let piece = tokio::select! {
+                piece = stream.chunk() => piece.ok()??,
+                () = sleep_until(heard + patience.stall) => return None,
+                () = sleep_until(looked + patience.quiet) => {
+                    // Not every build says on the stream that it waits (case 65).
+                    let looked_at = self.look().await;
+                    looked = Instant::now();
+                    match looked_at {
+                        Ok(Some(ending)) => return Some(ending),
+                        _ => continue,
+                    }
+                }
+            };
+            heard = Instant::now();
+            for data in sse.push(&piece) {
+                looked = heard;
+                if let Some(ending) = self.event(Event::read(&data)).await {
+                    return Some(ending);
+                }
+            }
+        }
+    }
+
+    async fn event(&mut self, event: Event) -> Option<Ending> {
+        match event {
+            Event::ToolStarted(tool) => {
+                self.told = None;
+                (self.tell)(Progress::ToolStarted(tool));
+            }
+            Event::ToolCompleted { tool, error } => {
+                self.told = None;
+                (self.tell)(Progress::ToolCompleted { tool, error });
+            }
+            Event::Approval(approval) => {
+                let again = approval.request_id.is_some() && self.told.as_ref() == Some(&approval.request_id);
+                if !again {
+                    self.ask(approval);
+                }
+            }
+            Event::Decided => self.told = None,
+            Event::Completed(Some(output)) => return Some(Ending::Completed(output)),
+            // It may stand in the status only.
+            Event::Completed(None) => return Some(self.answer_of_status().await),
+            Event::Ended(outcome, error) => return Some(Ending::Ended { reason: outcome.as_str(), error }),
+            Event::Other => {}
+        }
+        None
+    }
+
+    fn ask(&mut self, approval: Approval) {
+        self.told = Some(approval.request_id.clone());
+        (self.tell)(Progress::Approval(approval));
+    }
+
+    async fn answer_of_status(&mut self) -> Ending {
+        match self.hermes.status(self.run).await {
+            Ok(Status::Completed(Some(output))) => Ending::Completed(output),
+            _ => Ending::Completed(String::new()),
+        }
+    }
+
+    /// Looks at the run's status; an ending when it is over.
+    async fn look(&mut self) -> Result<Option<Ending>, CallError> {
+        Ok(match self.hermes.status(self.run).await? {
+            Status::Running => {
+                self.told = None;
+                None
+            }
+            Status::Waiting(approval) => {
+                // Without an id on either side it is taken for the one that was told.
+                let known = self.told.as_ref().is_some_and(|told| {
+                    told.is_none() || approval.request_id.is_none() || *told == approval.request_id
+                });
+                if !known {
+                    self.ask(approval);
+                }
+                None
+            }
+            Status::Completed(output) => Some(Ending::Completed(output.unwrap_or_default())),
+            Status::Ended(outcome, error) => Some(Ending::Ended { reason: outcome.as_str(), error }),
+        })
+    }
+
+    /// Looks at the status again and again, until the run is over or the server has not answered for too long.
+    async fn by_status(&mut self) -> Ending {
+        let patience = self.hermes.patience;
+        let (mut pause, longest) = patience.poll;
+        let mut answered = Instant::now();
+        loop {
+            sleep(pause).await;
+            pause = (pause * 2).min(longest);
+            match self.look().await {
+                Ok(Some(ending)) => return ending,
+                Ok(None) => answered = Instant::now(),
+                Err(CallError::Refused(404)) => return Ending::Lost(UNKNOWN),
+                Err(_) if answered.elapsed() >= patience.gone => return Ending::Lost(GONE),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+const UNKNOWN: &str = "Hermes does not know this request any more; what became of it is not known.";
+const GONE: &str = "Hermes does not answer any more; what becomes of the request is not known.";
