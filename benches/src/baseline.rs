@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Failed;
-use crate::helper::Subject;
+use crate::subject::{Subject, Way};
 
 /// The baseline helper, in an environment under `target`.
 ///
@@ -14,7 +14,7 @@ pub fn subject(target: &Path) -> Result<Subject, Failed> {
     let python = python(&target.join("baseline-env"))?;
     // As today's plugin starts its helper.
     let command = vec![python.into(), "-I".into(), format!("{SOURCE}/helper.py").into()];
-    Ok(Subject { name: "baseline", command })
+    Ok(Subject { name: "baseline", way: Way::Helper, command })
 }
 
 /// The Python in `environment`, which is made when it is not there or belongs to other requirements.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use crate::FRAME;
 use crate::marks::{Marks, TONES, hz};
 
 /// The sound that came out, and when each piece of it did.
@@ -32,10 +33,17 @@ impl Heard {
         self.pieces.push((at, self.pcm.len()));
     }
 
-    /// When the sample at `position` came.
-    fn came(&self, position: usize) -> Option<Instant> {
+    /// When each piece came.
+    pub fn arrivals(&self) -> impl Iterator<Item = Instant> {
+        self.pieces.iter().map(|(at, _)| *at)
+    }
+
+    /// When the sample at `position` came, and how much of its piece is before it.
+    fn came(&self, position: usize) -> Option<(Instant, Duration)> {
         let piece = self.pieces.partition_point(|(_, end)| *end <= position);
-        self.pieces.get(piece).map(|(at, _)| *at)
+        let start = piece.checked_sub(1).map_or(0, |before| self.pieces[before].1);
+        let before = Duration::from_secs_f64((position - start) as f64 / f64::from(RATE));
+        self.pieces.get(piece).map(|(at, _)| (*at, before))
     }
 
     /// The samples that came within `times`.
@@ -64,13 +72,24 @@ impl Heard {
     }
 }
 
-/// One mark, and how long it took from being handed over until the piece with its first sample came out.
+/// One mark, and how long it took.
 #[derive(Debug, Clone, Copy)]
 pub struct Followed {
     /// Which frame of the sound it is, silence included.
     pub frame: usize,
-    /// `None` when it was never heard.
+    /// From the moment its whole frame was handed over until the message with its first sample was there. `None` when it
+    /// was never heard.
     pub delay: Option<Duration>,
+    /// How much of that message comes before it.
+    pub inside: Duration,
+}
+
+impl Followed {
+    /// From its first sample, 20 ms before the frame was whole, to the same sample in what came out: what the encoder's
+    /// frame, both codecs' lookahead and the message add to [`Followed::delay`] counts here.
+    pub fn sample_to_sample(&self) -> Option<Duration> {
+        Some(FRAME + self.delay? + self.inside)
+    }
 }
 
 /// Looks for each mark, frame `n` of which was handed over at `sent[n]`.
@@ -100,7 +119,8 @@ pub fn follow(marks: &Marks, sent: &[Instant], heard: &Heard) -> Vec<Followed> {
             find(pair, near.start.max(came.start)..near.end.min(came.end), BLURRED)
         });
         let came = place.and_then(|hop| heard.came(hop * HOP));
-        Followed { frame, delay: came.map(|came| came.saturating_duration_since(sent)) }
+        let (delay, inside) = came.map(|(at, inside)| (at.saturating_duration_since(sent), inside)).unzip();
+        Followed { frame, delay, inside: inside.unwrap_or_default() }
     };
     all().map(look).collect()
 }
@@ -155,7 +175,6 @@ const QUIET_ENERGY: f32 = 80.0 * 80.0 * FRAME_SAMPLES as f32;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::FRAME;
 
     /// The delays found, in ms, when frame `n` comes out `late(n)` ms after it was sent, or not at all.
     fn delays(late: impl Fn(u64) -> Option<u64>) -> Vec<Option<u128>> {
@@ -176,6 +195,21 @@ mod tests {
         let delays = delays(|_| Some(80));
         assert_eq!(delays.len(), 160);
         assert!(delays.iter().all(|delay| *delay == Some(80)), "{delays:?}");
+    }
+
+    #[test]
+    fn from_sample_to_sample_counts_the_frame_and_the_place_in_the_message() {
+        let start = Instant::now();
+        let marks = Marks::new(100);
+        let sent: Vec<_> = (1..=marks.frames().len() as u32).map(|n| start + FRAME * n).collect();
+        let mut heard = Heard::new(24_000);
+        // Five frames a message, which leaves with its last.
+        for (n, message) in marks.pcm(24_000).chunks_exact(5 * 480).enumerate() {
+            heard.push(start + FRAME * 5 * (n as u32 + 1), message);
+        }
+        for mark in follow(&marks, &sent, &heard) {
+            assert_eq!(mark.sample_to_sample(), Some(FRAME * 5), "the first and the last of a message alike");
+        }
     }
 
     #[test]

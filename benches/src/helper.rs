@@ -1,21 +1,12 @@
 //! A helper as a process that speaks frames on stdin and stdout (`helper-stdio.md`), whoever wrote it.
 
-use std::ffi::OsString;
 use std::io::{BufReader, Read, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use crate::Failed;
-
-/// A helper to measure.
-#[derive(Debug, Clone)]
-pub struct Subject {
-    /// What the tables call it.
-    pub name: &'static str,
-    /// The program and its arguments.
-    pub command: Vec<OsString>,
-}
+use crate::subject::Subject;
 
 /// A frame from the helper, and when it was read.
 #[derive(Debug)]
@@ -42,9 +33,8 @@ impl Helper {
     /// # Errors
     /// When the program cannot be started.
     pub fn spawn(subject: &Subject) -> Result<(Self, ChildStdin), Failed> {
-        let (program, arguments) = subject.command.split_first().expect("a subject has a program");
-        let mut child = Command::new(program)
-            .args(arguments)
+        let mut child = subject
+            .command()
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -60,6 +50,11 @@ impl Helper {
             }
         });
         Ok((Self { child, output }, stdin))
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// The next frame of `kind`, passing over sound and text.

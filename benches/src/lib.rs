@@ -1,10 +1,11 @@
 //! What the benches measure with: a sound of which every 20 ms can be found again, the engine's side of a call, a bad
-//! network, the helpers to compare, and the report.
+//! network, the helpers and bridges to compare, and the report.
 //!
 //! Everything here runs on plain threads that sleep to absolute deadlines: a runtime's timer is late by more than what
 //! is measured.
 
 pub mod baseline;
+pub mod bridge;
 pub mod call;
 pub mod engine;
 pub mod follow;
@@ -13,6 +14,8 @@ pub mod marks;
 pub mod network;
 pub mod record;
 pub mod report;
+pub mod subject;
+pub mod watch;
 
 use std::time::Duration;
 

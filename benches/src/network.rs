@@ -39,9 +39,13 @@ impl Network {
 
     /// Each packet is late by 0 to `ms`, evenly spread, so packets overtake each other.
     pub const fn jittery(ms: f64) -> Self {
-        let mut network = Self::CLEAN;
-        network.impairment.jitter_ms = ms;
-        network
+        Self::CLEAN.and_jittery(ms)
+    }
+
+    /// The same, and each packet is late by 0 to `ms` as well.
+    pub const fn and_jittery(mut self, ms: f64) -> Self {
+        self.impairment.jitter_ms = ms;
+        self
     }
 
     /// What becomes of RTP on its way to the engine: jitter and stalls are for the Watch's sound, before the helper.

@@ -141,6 +141,16 @@ impl Record {
         }
     }
 
+    /// Notes what is measured: our `program`, built in the profile that its folder is named by.
+    pub fn measures(&mut self, program: &Path) {
+        let folder = program.parent().and_then(Path::file_name).unwrap_or_default();
+        self.profile = match &*folder.to_string_lossy() {
+            "debug" => "dev".to_owned(),
+            other => other.to_owned(),
+        };
+        self.version("watch-audio", Command::new(program).arg("--version"));
+    }
+
     /// Notes a version: what `command` prints.
     pub fn version(&mut self, name: &str, command: &mut Command) {
         self.versions.insert(name.to_owned(), output(command));
