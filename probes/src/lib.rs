@@ -25,4 +25,5 @@ pub mod speech;
 pub mod timeline;
 pub mod tools;
 pub mod verdict;
+pub mod voice_demo;
 pub mod watch;

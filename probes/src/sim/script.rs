@@ -76,12 +76,31 @@ pub struct Script {
     pub turns: Vec<Turn>,
     /// Said for a text that belongs to no question.
     pub remark: Utterance,
+    /// A text is the answer to a question only when it begins with the same words as the answer here; any other is remarked
+    /// on. Otherwise whatever the agent says first is the answer.
+    pub verbatim: bool,
 }
 
 impl Script {
     /// A script that says back what it hears.
     pub fn echo() -> Self {
         Self { echo: true, ..Self::default() }
+    }
+
+    /// A conversation in a browser: a greeting, the question of the samples, then ever the week's weather, which takes an
+    /// approval.
+    pub fn browser() -> Self {
+        let week = Turn {
+            heard: WEEK_QUESTION.to_owned(),
+            filler: None,
+            delegate: Some(WEEK_REQUEST.to_owned()),
+            answer: embedded(LONG_ANSWER, LONG_ANSWER_WAV),
+        };
+        let mut script = Self { greeting: Some(embedded(GREETING, GREETING_WAV)), verbatim: true, ..Self::default() };
+        script.turns.push(week);
+        // A remark says that it goes on.
+        script.remark = embedded(FILLER, FILLER_WAV);
+        script
     }
 
     /// Reads a script file: JSON in the shape of this type. A sample is `question`, `greeting`, `filler`, `answer` or
@@ -132,6 +151,8 @@ struct File {
     #[serde(default)]
     turns: Vec<FileTurn>,
     remark: Option<Line>,
+    #[serde(default)]
+    verbatim: bool,
 }
 
 #[derive(Deserialize)]
@@ -166,6 +187,7 @@ impl File {
             greeting: self.greeting.map(|line| line.resolve(folder)).transpose()?,
             turns: turns.collect::<Result<_, _>>()?,
             remark: self.remark.map_or(Ok(default.remark), |line| line.resolve(folder))?,
+            verbatim: self.verbatim,
         })
     }
 }
@@ -217,17 +239,26 @@ impl Default for Script {
             delegate: Some(REQUEST.to_owned()),
             answer: embedded(ANSWER, ANSWER_WAV),
         };
-        Self { echo: false, greeting: None, turns: vec![turn], remark: embedded(GREETING, GREETING_WAV) }
+        let remark = embedded(GREETING, GREETING_WAV);
+        Self { echo: false, greeting: None, turns: vec![turn], remark, verbatim: false }
     }
 }
 
 const QUESTION: &str = "what is the weather in tokyo today";
 const REQUEST: &str = "find out what the weather in tokyo is today";
 const FILLER: &str = "one moment let me look";
-const ANSWER: &str = "it is sunny in tokyo twenty one degrees";
+/// The words of the answer's sample.
+pub const ANSWER: &str = "it is sunny in tokyo twenty one degrees";
+/// The words of the long answer's sample.
+pub const LONG_ANSWER: &str = "here is the weather for the week on monday it is sunny and warm on tuesday clouds come in \
+    from the west and in the evening there may be some rain on wednesday the wind is strong in the morning and on thursday it \
+    is cold but dry on friday the sun is back and the weekend will be fine with a clear sky and a light wind from the sea";
+const WEEK_QUESTION: &str = "and what will the weather be this week";
+const WEEK_REQUEST: &str = "find out what the weather will be this week";
 const GREETING: &str = "hello how can i help you";
 const FILLER_WAV: &[u8] = include_bytes!("../../../samples/filler.wav");
 const ANSWER_WAV: &[u8] = include_bytes!("../../../samples/answer.wav");
+const LONG_ANSWER_WAV: &[u8] = include_bytes!("../../../samples/long-answer.wav");
 const GREETING_WAV: &[u8] = include_bytes!("../../../samples/greeting.wav");
 /// The samples a script file can name.
 const SAMPLES: [(&str, &[u8]); 5] = [
@@ -235,7 +266,7 @@ const SAMPLES: [(&str, &[u8]); 5] = [
     ("greeting", GREETING_WAV),
     ("filler", FILLER_WAV),
     ("answer", ANSWER_WAV),
-    ("long-answer", include_bytes!("../../../samples/long-answer.wav")),
+    ("long-answer", LONG_ANSWER_WAV),
 ];
 /// Loud enough to be speech to everyone, and far from clipping.
 const TONE_PEAK: f64 = 9_000.0;

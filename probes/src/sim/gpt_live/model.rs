@@ -414,7 +414,15 @@ impl Model {
             return;
         }
         let id = if self.dialect == Dialect::A { &event["delegation_id"] } else { &event["delegation_item_id"] };
-        let said = if id.is_null() {
+        let said = if self.options.script.verbatim {
+            let words = first_words(event["content"].as_str().unwrap_or_default());
+            let answers = self.delegations.iter_mut().rev().filter(|(known, _)| id.is_null() || id == known);
+            let answer = answers
+                .map(|(_, answer)| answer)
+                .find(|answer| answer.as_ref().is_some_and(|answer| first_words(&answer.text) == words));
+            let answer = answer.and_then(Option::take).map(|answer| (Occasion::Answer, answer));
+            Some(answer.unwrap_or_else(|| (Occasion::Remark, self.options.script.remark.clone())))
+        } else if id.is_null() {
             Some((Occasion::Remark, self.options.script.remark.clone()))
         } else {
             // Further pieces of an answer belong to what is being said already.
@@ -492,6 +500,12 @@ impl Model {
         let start = self.time() / SLOT_MS * SLOT_MS;
         (start, start + SLOT_MS)
     }
+}
+
+/// What two texts have in common when one says the other.
+fn first_words(text: &str) -> String {
+    let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    words.take(3).map(str::to_lowercase).collect::<Vec<_>>().join(" ")
 }
 
 /// An event of at least so many bytes, of a type nobody knows (case 29).
