@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 use tokio::sync::watch::Receiver;
 use tokio::time::Instant;
 
+use crate::arrivals::Arrivals;
 use crate::attempts::{hold, stopped};
 use crate::figures::Figures;
 use crate::host::{Engines, Host, HostError, HostOptions};
@@ -16,6 +17,7 @@ use crate::session::Manner;
 use crate::speech::Speech;
 use crate::timeline::{Moment, What};
 use crate::verdict::{Stop, Verdict};
+use crate::waveform::Waveform;
 
 /// A call to hold.
 pub struct Options {
@@ -47,6 +49,10 @@ pub struct Outcome {
     pub speech: Speech,
     /// The stretches in which sound arrived.
     pub arrived: Speech,
+    /// When each message of audio arrived.
+    pub arrivals: Arrivals,
+    /// The outline of the microphone's sound that was sent.
+    pub said: Waveform,
     /// Audio that came from the host, in ms.
     pub received_ms: u64,
     /// Microphone audio that was sent, in ms.
@@ -100,6 +106,8 @@ pub async fn run(options: Options, mut stop: Receiver<Stop>) -> Outcome {
         played: journal.played,
         speech,
         arrived: journal.loud,
+        arrivals: journal.arrivals,
+        said: journal.said,
         received_ms: journal.received_ms,
         sent_ms: journal.sent_ms,
         underruns: journal.playout.underruns(),

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Write as _};
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::{Parser, ValueEnum};
 use serde::Deserialize;
@@ -24,6 +24,8 @@ use crate::call::{self, Options, Outcome};
 use crate::dialogue::Dialect;
 use crate::host::{Engine, HostOptions, Relay, Simulated};
 use crate::live::{self, Choice};
+use crate::page::call::About;
+use crate::page::file::PageFile;
 use crate::playout::RATE;
 use crate::plugin::BridgeCommand;
 use crate::progress::Progress;
@@ -81,6 +83,10 @@ struct Arguments {
     /// said otherwise; nowhere with --live.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Where a page about the call goes, for a browser: both sounds on one time line with what happened, delay and jitter,
+    /// the figures. However the call ends. What was said is in it, so the file is yours alone.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// The longest call: 60 s unless said otherwise, half an hour with --live. It ends by itself 3 s after the answer.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     seconds: Option<f64>,
@@ -145,26 +151,33 @@ fn run_call(arguments: &Arguments) -> ExitCode {
     if arguments.devices {
         return devices(arguments);
     }
-    let options = match options(arguments) {
-        Ok(options) => options,
+    let (options, page) = match options(arguments) {
+        Ok(prepared) => prepared,
         Err(verdict) => return conclude(arguments, &verdict),
+    };
+    let page = match page.map(PageFile::begin).transpose() {
+        Ok(page) => page,
+        Err(error) => return conclude(arguments, &Verdict::BadUse(error.to_string())),
     };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return conclude(arguments, &Verdict::Fault(error.to_string())),
     };
-    let outcome = runtime.block_on(async {
+    let mut outcome = runtime.block_on(async {
         let (stop, stopped) = watch::channel(None);
         tokio::spawn(signals(stop));
         Box::pin(call::run(options, stopped)).await
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
+    if let Some(Err(error)) = page.map(|page| page.write(&outcome)) {
+        outcome.verdict = Verdict::Fault(error.to_string());
+    }
     let mut stdout = io::stdout();
     // A reader that went away misses the report; the exit code still tells.
     let _ = if arguments.json {
-        writeln!(stdout, "{}", report::json(&outcome, arguments.answer()))
+        writeln!(stdout, "{}", report::json(&outcome, arguments.answer(), arguments.report.as_deref()))
     } else {
-        writeln!(stdout, "{}{}", report::text(&outcome), outcome_line(&outcome, arguments.answer()))
+        writeln!(stdout, "{}{}", report::text(&outcome), outcome_line(&outcome, arguments))
     };
     ExitCode::from(outcome.verdict.code())
 }
@@ -191,24 +204,22 @@ fn conclude(arguments: &Arguments, verdict: &Verdict) -> ExitCode {
     ExitCode::from(verdict.code())
 }
 
-fn outcome_line(outcome: &Outcome, answer: Option<&Path>) -> String {
-    let length = outcome.played.len() as f64 / f64::from(RATE);
-    let Some(answer) = answer.filter(|_| !outcome.speech.spans().is_empty()) else {
-        return format!("outcome: {}", outcome.verdict);
-    };
-    let kept = match &outcome.verdict {
-        Verdict::Done => format!("; the answer is in {} ({length:.1} s)", answer.display()),
-        _ => format!("; a partial answer is in {} ({length:.1} s)", answer.display()),
-    };
-    report::one_line(&format!("outcome: {}{kept}", outcome.verdict))
+fn outcome_line(outcome: &Outcome, arguments: &Arguments) -> String {
+    let mut line = format!("outcome: {}", outcome.verdict);
+    if let Some(answer) = arguments.answer().filter(|_| !outcome.speech.spans().is_empty()) {
+        let which = if outcome.verdict == Verdict::Done { "the answer" } else { "a partial answer" };
+        let length = outcome.played.len() as f64 / f64::from(RATE);
+        line += &format!("; {which} is in {} ({length:.1} s)", answer.display());
+    }
+    if let Some(report) = &arguments.report {
+        line += &format!("; the report is in {}", report.display());
+    }
+    report::one_line(&line)
 }
 
 /// Everything that can be wrong with the use is found here, before anything is connected.
-fn options(arguments: &Arguments) -> Result<Options, Verdict> {
-    let engine = match arguments.engine {
-        EngineName::GptLive => EngineKind::GptLive,
-        EngineName::Grok => EngineKind::Grok,
-    };
+fn options(arguments: &Arguments) -> Result<(Options, Option<PageFile>), Verdict> {
+    let engine = arguments.engine.kind();
     let dialect = match arguments.dialect {
         DialectName::A => Dialect::A,
         DialectName::B => Dialect::B,
@@ -246,12 +257,12 @@ fn options(arguments: &Arguments) -> Result<Options, Verdict> {
         start: Map::new(),
         longest: Duration::from_secs_f64(arguments.seconds.unwrap_or(if arguments.live { LONGEST } else { 60.0 })),
     };
-    let recording =
-        arguments.answer().map(|path| Recording::create(path, arguments.question.as_deref(), RATE)).transpose();
+    let page = page(arguments)?;
+    let recording = arguments.answer().map(|path| Recording::create(path, &arguments.inputs(), RATE)).transpose();
     let recording = recording.map_err(|error| bad(&error))?;
     let choice = Choice { microphone: arguments.microphone.clone(), speaker: arguments.speaker.clone() };
     let sound = arguments.live.then(|| live::open(&choice)).transpose().map_err(|error| bad(&error))?;
-    Ok(Options {
+    let options = Options {
         manner,
         host: HostOptions {
             answers: if arguments.pairing.is_some() { Answers::Unsupported } else { Answers::scripted(SEARCH) },
@@ -267,10 +278,37 @@ fn options(arguments: &Arguments) -> Result<Options, Verdict> {
             Progress::on_terminal()
         },
         sound,
-    })
+    };
+    Ok((options, page))
+}
+
+/// The page about the call, where one is wanted.
+fn page(arguments: &Arguments) -> Result<Option<PageFile>, Verdict> {
+    let Some(path) = &arguments.report else { return Ok(None) };
+    let others: Vec<&Path> = arguments.inputs().into_iter().chain(arguments.answer()).collect();
+    let about = About { engine: arguments.engine.kind(), began: SystemTime::now() };
+    PageFile::create(path, &others, about).map(Some).map_err(|error| Verdict::BadUse(error.to_string()))
+}
+
+impl EngineName {
+    fn kind(self) -> EngineKind {
+        match self {
+            Self::GptLive => EngineKind::GptLive,
+            Self::Grok => EngineKind::Grok,
+        }
+    }
 }
 
 impl Arguments {
+    /// The files that are read: none of them is written over.
+    fn inputs(&self) -> Vec<&Path> {
+        [&self.question, &self.pairing, &self.config, &self.script]
+            .into_iter()
+            .flatten()
+            .map(PathBuf::as_path)
+            .collect()
+    }
+
     /// Where the answer is kept. What a person hears is not, unless they want it.
     fn answer(&self) -> Option<&Path> {
         self.out.as_deref().or((!self.live).then_some(Path::new("answer.wav")))

@@ -7,14 +7,17 @@ use tokio::time::Instant;
 use watch_audio::engine::EngineKind;
 use watch_audio_media::pcm::{QUIET_PEAK, peak};
 
+use crate::arrivals::Arrivals;
 use crate::live::Sound;
 use crate::live::captions::Who;
 use crate::live::meter::bar;
+use crate::output::OutputError;
 use crate::playout::{Mark, Playout, RATE};
 use crate::progress::Progress;
-use crate::recording::{Recording, RecordingError};
+use crate::recording::Recording;
 use crate::speech::Speech;
 use crate::timeline::{Moment, Timeline, What};
+use crate::waveform::Waveform;
 
 /// The running record of a call.
 #[derive(Debug)]
@@ -25,6 +28,10 @@ pub struct Journal {
     pub playout: Playout,
     /// When audio above the quiet limit arrived, on the time line of the recording.
     pub loud: Speech,
+    /// When each message of audio arrived, and how much waited then.
+    pub arrivals: Arrivals,
+    /// The outline of the microphone's sound that was sent.
+    pub said: Waveform,
     /// All that was played, at 24 kHz from the first `started` on.
     pub played: Vec<i16>,
     /// Audio that arrived, in ms.
@@ -61,6 +68,8 @@ impl Journal {
             timeline: Timeline::default(),
             playout: if sound.is_some() { Playout::adaptive(engine) } else { Playout::new(engine) },
             loud: Speech::new(RATE),
+            arrivals: Arrivals::default(),
+            said: Waveform::default(),
             played: Vec::new(),
             received_ms: 0,
             sent_ms: 0,
@@ -86,19 +95,30 @@ impl Journal {
         self.timeline.zero().unwrap_or_else(Instant::now) + time
     }
 
-    /// Takes note of audio that came.
+    /// Takes in audio that came, to be played.
     pub fn arrived(&mut self, at: Instant, samples: &[i16]) {
         self.received_ms += samples.len() as u64 * 1000 / u64::from(RATE);
+        let time = self.time(at);
         if peak(samples) > QUIET_PEAK {
-            self.loud.note(self.time(at));
+            self.loud.note(time);
         }
+        self.playout.push(time, samples);
+        let length = Duration::from_secs_f64(samples.len() as f64 / f64::from(RATE));
+        self.arrivals.push(time, length, self.playout.waiting());
+    }
+
+    /// Takes note of microphone audio that was sent, complete at `at`. The rate is in Hz.
+    pub fn sent(&mut self, at: Instant, rate: u32, samples: &[i16]) {
+        self.sent_ms += samples.len() as u64 * 1000 / u64::from(rate);
+        let length = Duration::from_secs_f64(samples.len() as f64 / f64::from(rate));
+        self.said.put(self.time(at).saturating_sub(length), rate, samples);
     }
 
     /// Plays up to now.
     ///
     /// # Errors
     /// When the recording cannot be written.
-    pub fn play(&mut self, now: Instant) -> Result<(), RecordingError> {
+    pub fn play(&mut self, now: Instant) -> Result<(), OutputError> {
         self.playout.advance(self.time(now));
         let played = self.playout.take_played();
         if let Some(sound) = &mut self.sound {
@@ -173,7 +193,7 @@ impl Journal {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn finish(&mut self) -> Result<(), RecordingError> {
+    pub fn finish(&mut self) -> Result<(), OutputError> {
         self.recording.take().map_or(Ok(()), Recording::finish)
     }
 }

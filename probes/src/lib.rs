@@ -2,6 +2,7 @@
 //!
 //! The probe is made of parts that tests and benches use too: [`call::run`] holds a whole call.
 
+pub mod arrivals;
 pub mod attempts;
 pub mod call;
 pub mod cli;
@@ -14,6 +15,8 @@ pub mod likeness;
 pub mod live;
 pub mod microphone;
 pub mod net;
+pub mod output;
+pub mod page;
 pub mod playout;
 pub mod plugin;
 pub mod progress;
@@ -27,3 +30,4 @@ pub mod tools;
 pub mod verdict;
 pub mod voice_demo;
 pub mod watch;
+pub mod waveform;

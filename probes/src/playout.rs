@@ -298,6 +298,11 @@ impl Playout {
         std::mem::take(&mut self.passed)
     }
 
+    /// How much sound is there to be played.
+    pub fn waiting(&self) -> Duration {
+        duration_of(self.queued)
+    }
+
     /// Whether a reply plays or is about to.
     pub fn active(&self) -> bool {
         self.queued > 0 || self.stretch.is_some()

@@ -1,11 +1,12 @@
 //! The answer WAV: what the Watch played, on the call's own time line, valid however the call ends (case 68).
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use watch_audio_media::{pcm, wav};
+
+use crate::output::{self, OutputError};
 
 /// A growing 16-bit mono WAV file. Its header is right once a second and whenever it is dropped, also by a panic.
 #[derive(Debug)]
@@ -19,46 +20,16 @@ pub struct Recording {
     bytes: Vec<u8>,
 }
 
-/// Why there is no recording.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RecordingError {
-    /// The output is the question itself, under whatever name.
-    #[error("{0} is the question itself: choose another --out")]
-    Input(PathBuf),
-    /// The output is a pipe, in which the header cannot be brought up to date.
-    #[error("{0} is a pipe: give --out a file")]
-    Pipe(PathBuf),
-    /// The file cannot be written.
-    #[error("cannot write {0}: {1}")]
-    Write(PathBuf, #[source] io::Error),
-}
-
 impl Recording {
     /// Creates the file, or empties an old one, with a header that is valid already.
     ///
     /// # Errors
-    /// When the file cannot be written or is the same as `input`.
-    pub fn create(path: &Path, input: Option<&Path>, rate: u32) -> Result<Self, RecordingError> {
-        let cannot = |error| RecordingError::Write(path.to_owned(), error);
-        // To open a pipe would wait for its reader, and then it could not be gone back in.
-        if std::fs::metadata(path).is_ok_and(|there| there.file_type().is_fifo()) {
-            return Err(RecordingError::Pipe(path.to_owned()));
-        }
-        // Opened before it is emptied: only the open file tells for sure which file it is.
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(cannot)?;
-        let output = file.metadata().map_err(cannot)?;
-        if let Some(Ok(input)) = input.map(std::fs::metadata)
-            && (input.dev(), input.ino()) == (output.dev(), output.ino())
-        {
-            return Err(RecordingError::Input(path.to_owned()));
-        }
-        if output.is_file() {
-            file.set_len(0).map_err(cannot)?;
-        }
+    /// When the file cannot be written or is one of `inputs`.
+    pub fn create(path: &Path, inputs: &[&Path], rate: u32) -> Result<Self, OutputError> {
+        let file = output::create(path, inputs)?;
         let mut recording =
             Self { file, path: path.to_owned(), rate, samples: 0, in_header: u64::MAX, bytes: Vec::new() };
-        recording.refresh().map_err(cannot)?;
+        recording.refresh().map_err(|error| OutputError::Write(path.to_owned(), error))?;
         Ok(recording)
     }
 
@@ -66,14 +37,14 @@ impl Recording {
     ///
     /// # Errors
     /// When the disk does not take them. What it took before stays valid.
-    pub fn write(&mut self, samples: &[i16]) -> Result<(), RecordingError> {
+    pub fn write(&mut self, samples: &[i16]) -> Result<(), OutputError> {
         self.bytes.clear();
         pcm::to_bytes(samples, &mut self.bytes);
         let written = self.file.write_all(&self.bytes).and_then(|()| {
             self.samples += samples.len() as u64;
             if self.samples >= self.in_header + u64::from(self.rate) { self.refresh() } else { Ok(()) }
         });
-        written.map_err(|error| RecordingError::Write(self.path.clone(), error))
+        written.map_err(|error| OutputError::Write(self.path.clone(), error))
     }
 
     fn refresh(&mut self) -> io::Result<()> {
@@ -98,8 +69,8 @@ impl Recording {
     ///
     /// # Errors
     /// When the disk does not take it.
-    pub fn finish(mut self) -> Result<(), RecordingError> {
-        self.refresh().map_err(|error| RecordingError::Write(self.path.clone(), error))
+    pub fn finish(mut self) -> Result<(), OutputError> {
+        self.refresh().map_err(|error| OutputError::Write(self.path.clone(), error))
     }
 }
 
@@ -128,7 +99,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("answer.wav");
         let panicked = std::panic::catch_unwind(|| {
-            let mut recording = Recording::create(&path, Some(Path::new("question.wav")), 24_000).unwrap();
+            let mut recording = Recording::create(&path, &[Path::new("question.wav")], 24_000).unwrap();
             for _ in 0..35 {
                 recording.write(&[7; 2400]).unwrap();
             }
@@ -143,27 +114,11 @@ mod tests {
     }
 
     #[test]
-    fn case_68_the_question_is_never_overwritten() {
-        let dir = tempfile::tempdir().unwrap();
-        let question = dir.path().join("question.wav");
-        std::fs::write(&question, b"speech").unwrap();
-        let link = dir.path().join("link.wav");
-        std::fs::hard_link(&question, &link).unwrap();
-        for output in [&question, &link, &dir.path().join("./question.wav")] {
-            let error = Recording::create(output, Some(&question), 24_000).unwrap_err();
-            assert!(matches!(error, RecordingError::Input(_)), "{error}");
-        }
-        assert_eq!(std::fs::read(&question).unwrap(), b"speech");
-        let missing = dir.path().join("missing/answer.wav");
-        assert!(matches!(Recording::create(&missing, Some(&question), 24_000), Err(RecordingError::Write(..))));
-    }
-
-    #[test]
     fn an_old_answer_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("answer.wav");
         std::fs::write(&path, [1; 100_000]).unwrap();
-        let mut recording = Recording::create(&path, Some(Path::new("question.wav")), 24_000).unwrap();
+        let mut recording = Recording::create(&path, &[Path::new("question.wav")], 24_000).unwrap();
         assert!(read(&path).is_empty());
         recording.write(&[1, -2, 3]).unwrap();
         recording.finish().unwrap();

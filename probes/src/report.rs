@@ -82,11 +82,12 @@ fn words_of(value: &Value) -> String {
 }
 
 /// Everything as one JSON object on one line, the outcome included.
-pub fn json(outcome: &Outcome, answer: Option<&Path>) -> Value {
+pub fn json(outcome: &Outcome, answer: Option<&Path>, report: Option<&Path>) -> Value {
     json!({
         "outcome": outcome.verdict.to_string(),
         "exit_code": outcome.verdict.code(),
         "answer": answer.map(|path| path.display().to_string()),
+        "report": report.map(|path| path.display().to_string()),
         "answer_ms": outcome.played.len() * 1000 / crate::playout::RATE as usize,
         "timeline": outcome.moments,
         "figures": outcome.figures,

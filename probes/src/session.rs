@@ -15,8 +15,8 @@ use crate::dialogue::{Act, Dialect, Dialogue, words_of};
 use crate::journal::Journal;
 use crate::live::captions::Who;
 use crate::microphone::Microphone;
+use crate::output::OutputError;
 use crate::playout::Mark;
-use crate::recording::RecordingError;
 use crate::timeline::What;
 use crate::tools::Tools;
 use crate::verdict::Stop;
@@ -66,7 +66,7 @@ pub enum End {
     /// The host said `ended` by itself.
     Ended(String),
     /// The recording cannot be written.
-    Recording(RecordingError),
+    Recording(OutputError),
     /// The codec that was agreed fails.
     Codec(CodecError),
 }
@@ -103,6 +103,7 @@ pub async fn run(
     };
     let end = match started {
         Ok((opened, coding)) => {
+            journal.arrivals.next_run();
             let mut session = Session::new(journal, manner, tools, &mut watch, opened, coding);
             let end = session.run(stop).await;
             session.let_play_out(&end).await;
@@ -256,14 +257,18 @@ impl<'a> Session<'a> {
         let open = !self.manner.half_duplex || self.journal.microphone_open(now);
         let Some(sound) = &mut self.journal.sound else { return Ok(()) };
         sound.refresh(rate);
+        let mut said = Vec::new();
         while let Some(message) = sound.message() {
             if !open {
                 continue;
             }
-            self.journal.sent_ms += message.len() as u64 * 1000 / u64::from(rate);
             for message in self.coding.write(message).map_err(End::Codec)? {
                 self.watch.audio(&message);
             }
+            said.extend_from_slice(message);
+        }
+        if !said.is_empty() {
+            self.journal.sent(now, rate, &said);
         }
         Ok(())
     }
@@ -280,7 +285,7 @@ impl<'a> Session<'a> {
                 for message in self.coding.write(message).map_err(End::Codec)? {
                     self.watch.audio(&message);
                 }
-                self.journal.sent_ms += message.len() as u64 * 1000 / u64::from(self.manner.engine.input_rate());
+                self.journal.sent(at, self.manner.engine.input_rate(), message);
             }
             if let Some(end) = self.microphone.speech_ends().get(ends) {
                 self.journal.timeline.note(self.opened + *end, What::QuestionEnd, "");
@@ -378,7 +383,6 @@ impl<'a> Session<'a> {
                 let mut samples = Vec::new();
                 self.coding.read(&bytes, &mut samples);
                 self.journal.arrived(at, &samples);
-                self.journal.playout.push(self.journal.time(at), &samples);
             }
             Incoming::Event(event) => {
                 for act in self.dialogue.event(self.journal.time(at), &event) {
@@ -449,6 +453,7 @@ impl<'a> Session<'a> {
             Act::ReplyBegins => {
                 timeline.end_words();
                 self.replying = true;
+                self.journal.arrivals.next_run();
                 self.journal.playout.next_reply();
             }
             Act::ReplyEnds => self.replying = false,

@@ -20,6 +20,15 @@ fn probe(dir: &TempDir) -> Command {
     command
 }
 
+/// The page of a call, which only its owner can read.
+fn page(dir: &TempDir) -> String {
+    let path = dir.path().join("call.html");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let page = fs::read_to_string(path).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"), "a whole page");
+    page
+}
+
 /// Half a second of a tone, as a WAV file.
 fn question(dir: &TempDir) -> PathBuf {
     let path = dir.path().join("question.wav");
@@ -70,6 +79,10 @@ fn bad_use_is_told_before_anything_is_connected() {
         &["question.wav", "--config", "missing.json"],
         &["question.wav", "--config", "pairing.json"],
         &["question.wav", "--out", "pipe"],
+        &["question.wav", "--out", "pairing.json", "--pairing", "pairing.json"],
+        &["question.wav", "--report", "missing/call.html"],
+        &["question.wav", "--report", "./question.wav"],
+        &["question.wav", "--report", "pipe"],
         &["two\nlines.wav"],
     ] {
         let output = probe(&dir).args(arguments).output().unwrap();
@@ -131,10 +144,13 @@ fn a_relay_that_is_not_there_is_told_apart() {
     let pairing = dir.path().join("pairing.json");
     fs::write(&pairing, format!(r#"{{"credential": "i.g.s", "relay_url": "http://127.0.0.1:{port}"}}"#)).unwrap();
     fs::set_permissions(&pairing, fs::Permissions::from_mode(0o644)).unwrap();
-    let output = probe(&dir).arg(&question).arg("--pairing").arg(&pairing).output().unwrap();
+    let output =
+        probe(&dir).arg(&question).args(["--report", "call.html", "--pairing"]).arg(&pairing).output().unwrap();
     ends_with_code(&output, 3);
     assert!(String::from_utf8_lossy(&output.stderr).contains("others can read this file"));
     assert!(outcome(&output).starts_with("the relay refused: "));
+    assert!(outcome(&output).ends_with("; the report is in call.html"));
+    assert!(page(&dir).contains("exit code 3"));
 }
 
 #[test]
@@ -142,8 +158,9 @@ fn a_bridge_that_does_not_start_is_a_fault() {
     let dir = tempfile::tempdir().unwrap();
     let question = question(&dir);
     for program in ["./no-such-program", "/bin/true"] {
-        let output = probe(&dir).arg(&question).args(["--bridge", program]).output().unwrap();
+        let output = probe(&dir).arg(&question).args(["--bridge", program, "--report", "call.html"]).output().unwrap();
         ends_with_code(&output, 1);
+        assert!(page(&dir).contains("exit code 1"));
     }
 }
 
@@ -151,8 +168,11 @@ fn a_bridge_that_does_not_start_is_a_fault() {
 fn a_whole_call_says_what_it_took_as_json() {
     let dir = tempfile::tempdir().unwrap();
     let question = question(&dir);
-    let output =
-        probe(&dir).arg(&question).args(["--engine", "grok", "--json", "--out", "reply.wav"]).output().unwrap();
+    let output = probe(&dir)
+        .arg(&question)
+        .args(["--engine", "grok", "--json", "--out", "reply.wav", "--report", "call.html"])
+        .output()
+        .unwrap();
     ends_with_code(&output, 0);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((report["outcome"].as_str(), report["exit_code"].as_u64()), (Some("done"), Some(0)));
@@ -162,6 +182,20 @@ fn a_whole_call_says_what_it_took_as_json() {
     }
     let played = answer(&dir.path().join("reply.wav")).samples;
     assert_eq!(report["answer_ms"].as_u64().unwrap(), played.len() as u64 / 24);
+    assert_eq!(fs::metadata(dir.path().join("reply.wav")).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(report["report"], "call.html");
+    // What the page shows is what the report says.
+    let page = page(&dir);
+    for moment in report["timeline"].as_array().unwrap().iter().filter(|moment| moment["what"] == "heard") {
+        let said = moment["detail"].as_str().unwrap();
+        assert!(!said.is_empty() && page.contains(&format!("<bdi class=\"said\">{said}</bdi>")), "{said}");
+    }
+    let seconds = |ms: &Value| format!("{:.2}", ms.as_f64().unwrap() / 1000.0);
+    let answer = report["timeline"].as_array().unwrap().iter().find(|moment| moment["what"] == "answer").unwrap();
+    assert!(page.contains(&format!("<td class=\"figure\">{}</td><td>answer handed over", seconds(&answer["ms"]))));
+    for drawn in ["wave user\" d=\"M", "wave engine\" d=\"M", "<rect class=\"work done\"", "line s0\" d=\"M"] {
+        assert!(page.contains(drawn), "{drawn}");
+    }
 }
 
 /// The two commands of the README, and a barge-in. Each runs as a user would run it, all three at once.
@@ -219,7 +253,7 @@ fn case_68_a_signal_leaves_a_valid_answer_and_a_kill_too() {
         let question = question(&dir);
         let child = probe(&dir)
             .arg(&question)
-            .args(["--engine", "grok"])
+            .args(["--engine", "grok", "--report", "call.html"])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -240,6 +274,9 @@ fn case_68_a_signal_leaves_a_valid_answer_and_a_kill_too() {
         assert!(answer.warnings.is_empty() || signal == "KILL", "{:?}", answer.warnings);
         let seconds = answer.samples.len() as f64 / 24_000.0;
         assert!((2.0..8.0).contains(&seconds), "{signal}: {seconds} s");
+        let ended =
+            code.map_or("The call is on, or the probe was killed in it".into(), |code| format!("exit code {code}"));
+        assert!(page(&dir).contains(&ended), "{signal}");
         if code.is_some() {
             let words = if signal == "INT" { "interrupted" } else { "terminated" };
             assert!(outcome(&output).starts_with(words), "{}", outcome(&output));
