@@ -1,4 +1,4 @@
-//! The baseline's Python environment, made on first use.
+//! What ours is measured beside: a helper in Python, a relay in Node.js. Their environments are made on first use.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +15,23 @@ pub fn subject(target: &Path) -> Result<Subject, Failed> {
     // As today's plugin starts its helper.
     let command = vec![python.into(), "-I".into(), format!("{SOURCE}/helper.py").into()];
     Ok(Subject { name: "baseline", way: Way::Helper, command })
+}
+
+/// The baseline's relay with its library, in an environment under `target`: what to run with Node.js.
+///
+/// # Errors
+/// When Node.js, npm or the package are not to be had.
+pub fn relay(target: &Path) -> Result<[PathBuf; 2], Failed> {
+    let environment = target.join("baseline-node");
+    if !environment.join("node_modules/ws").is_dir() {
+        std::fs::create_dir_all(&environment).map_err(Failed::to("make the baseline's Node.js environment"))?;
+        let install = ["install", "--silent", "--no-audit", "--no-fund", WS];
+        let status = Command::new("npm").args(install).arg("--prefix").arg(&environment).status();
+        if !status.is_ok_and(|status| status.success()) {
+            return Err(Failed("cannot make the baseline's Node.js environment: it needs node and npm".to_owned()));
+        }
+    }
+    Ok([format!("{SOURCE}/relay.mjs").into(), environment])
 }
 
 /// The Python in `environment`, which is made when it is not there or belongs to other requirements.
@@ -41,5 +58,7 @@ fn run(command: &mut Command) -> Result<(), Failed> {
     Err(Failed("cannot make the baseline's Python environment: python3 needs venv, and pip its packages".to_owned()))
 }
 
-/// Where the helper and its requirements are.
+/// The usual WebSocket library of Node.js, without its optional native parts.
+const WS: &str = "ws@8.23.0";
+/// Where the helper and its requirements are, and the relay.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/baseline");

@@ -10,10 +10,13 @@ pub mod call;
 pub mod engine;
 pub mod follow;
 pub mod helper;
+pub mod machine;
 pub mod marks;
 pub mod network;
 pub mod record;
+pub mod relays;
 pub mod report;
+pub mod sockets;
 pub mod subject;
 pub mod watch;
 
