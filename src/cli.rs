@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 use tokio::runtime::Builder;
 
+use crate::descriptors;
 use crate::log;
 use crate::parent::{helper, install};
 use crate::relay::{self, args::RelayArgs};
@@ -120,6 +121,10 @@ fn prepare(level: LogLevel) {
 
 /// Runs one subcommand to its end. Whatever still blocks then ends with the process.
 fn block_on(mut runtime: Builder, run: impl Future<Output = ExitCode>) -> ExitCode {
+    if let Err(error) = descriptors::ensure() {
+        log::say(format_args!("watch-audio: {error}"));
+        return ExitCode::from(FAULT);
+    }
     let runtime = match runtime.enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

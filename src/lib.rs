@@ -3,6 +3,7 @@
 pub mod address;
 pub mod bridge;
 pub mod cli;
+pub mod descriptors;
 pub mod engine;
 pub mod hermes;
 pub mod log;

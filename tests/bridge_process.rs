@@ -22,6 +22,7 @@ use watch_audio::relay::client::{Host, NewGrant};
 use watch_audio::relay::{Config, Credentials, Limits, RelayUrl, Server, Side};
 use watch_audio::seal::{GrantId, Kind, Root, Sid, Stream, hello};
 use watch_audio::secret::Secret;
+use watch_audio::sign_in::openai;
 use watch_audio_probes::sim::gpt_live::{Ended, Options, Simulator, Timing};
 
 /// A relay, an engine and the folder of the slots.
@@ -517,6 +518,52 @@ async fn gpt_live_is_told_when_its_start_is_given_up() {
         assert_eq!(simulator.look(|sessions| sessions[calls - 1].ended.unwrap().1), Ended::Closed);
         bridge.stdin = None;
         assert_eq!(bridge.exit().await.0, Some(0));
+    }
+}
+
+/// The same where the plugin signs in: its answer counts, also after `ended` and after `closed`.
+#[tokio::test]
+async fn gpt_live_is_told_when_the_plugins_answer_comes_too_late() {
+    let simulator = Simulator::start(Options::default()).await.unwrap();
+    let world = World::new().await;
+    for (calls, by_the_watch) in [(1, true), (2, false)] {
+        let grant = world.grant().await;
+        let mut bridge = Bridge::spawn(&["bridge"]);
+        let mut open = world.open(&grant);
+        open["engines"] = json!(["gpt_live"]);
+        bridge.connect(&open).await;
+        let mut watch = world.watch(&grant).await;
+        watch.says(Kind::Control, br#"{"type":"start","engine":"gpt_live"}"#).await;
+        let request = bridge.line("session_request").await;
+        if by_the_watch {
+            watch.says(Kind::Control, br#"{"type":"end"}"#).await;
+            watch.hears_control("ended").await;
+            // Longer than the session may take to end once it is there.
+            tokio::time::sleep(Duration::from_secs(6)).await;
+        } else {
+            bridge.say(&json!({"type": "stop"})).await;
+            bridge.line("closed").await;
+        }
+        let http = openai::http_client().unwrap();
+        let (key, offer) = (Secret::new("key"), request["offer"].as_str().unwrap());
+        let session = json!({"model": "gpt-live-1"});
+        let sdp = openai::create_with_key(&http, &simulator.url(), &key, &session, offer).await.unwrap();
+        bridge.say(&json!({"type": "session", "id": request["id"], "sdp": sdp, "voice": "marin"})).await;
+        until(|| simulator.look(|sessions| sessions.len() == calls && sessions[calls - 1].ended.is_some())).await;
+        assert_eq!(simulator.look(|sessions| sessions[calls - 1].ended.unwrap().1), Ended::Closed);
+        bridge.stdin = None;
+        assert_eq!(bridge.exit().await.0, Some(0));
+    }
+}
+
+#[tokio::test]
+async fn too_few_descriptors_are_a_fault_that_is_told() {
+    for mode in ["bridge", "helper", "relay --credentials x"] {
+        let script = format!("ulimit -n 7 && exec {} {mode}", env!("CARGO_BIN_EXE_watch-audio"));
+        let output = Command::new("sh").args(["-c", &script]).output().await.unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{mode}: {stderr}");
+        assert!(stderr.contains("ulimit -n") && stderr.lines().count() == 1, "{mode}: {stderr}");
     }
 }
 

@@ -65,9 +65,9 @@ async fn opus_goes_through_untouched_both_ways() {
     assert!(packets <= came && few(came - packets, came), "each as it came: {packets}, {down}");
     assert!(few(down["lost"].as_u64().unwrap(), came) && down["undecodable"].is_null(), "{down}");
     call.voice = true;
-    call.until(|call| call.session.stats()["up"]["packets_passed"].as_u64() > Some(150)).await;
+    call.until(|call| call.session.stats()["up"]["packets_passed"].as_u64() > Some(50)).await;
     let up = &call.session.stats()["up"];
-    let sent = up["received_ms"].as_u64().unwrap() / 20;
+    let sent = up["received_ms"].as_u64().unwrap() / 60;
     assert!(up["packets_passed"].as_u64().unwrap() * 100 >= sent * 50, "most of them, even on a busy machine: {up}");
     call.simulator.look(|sessions| {
         let input = &sessions[0].input;

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::Map;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use watch_audio::descriptors;
 use watch_audio::engine::EngineKind;
 use watch_audio::log;
 use watch_audio::relay::RelayUrl;
@@ -159,6 +160,9 @@ fn run_call(arguments: &Arguments) -> ExitCode {
         Ok(page) => page,
         Err(error) => return conclude(arguments, &Verdict::BadUse(error.to_string())),
     };
+    if let Err(error) = descriptors::ensure() {
+        return conclude(arguments, &Verdict::Fault(error.to_string()));
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return conclude(arguments, &Verdict::Fault(error.to_string())),

@@ -43,6 +43,8 @@ pub enum Act {
     StopPlaying,
     /// A reply of its own, with what it says.
     Said(String),
+    /// What the engine said up to here is one utterance; what it says next is another (GPT-Live).
+    SaidAll,
     /// A new reply begins (Grok).
     ReplyBegins,
     /// A reply is complete (Grok).
@@ -147,6 +149,9 @@ impl Dialogue {
                 let id = text(event, "/item/id").to_owned();
                 let query = text(event, "/item/content/0/text").to_owned();
                 if self.seen.insert(id.clone()) { vec![Act::Search { id, query }] } else { vec![] }
+            }
+            ("turn.created" | "turn.done", Dialect::B) if text(event, "/turn/role") == "assistant" => {
+                vec![Act::SaidAll]
             }
             ("output_audio_buffer.cleared", _) => vec![Act::StopPlaying],
             ("error", _) => vec![complaint(event)],

@@ -176,6 +176,14 @@ impl Journal {
         }
     }
 
+    /// What is said next is not the end of what was said.
+    pub fn end_words(&mut self) {
+        self.timeline.end_words();
+        if let Some(progress) = &mut self.progress {
+            progress.end_caption();
+        }
+    }
+
     /// All moments in their order, the stretches of speech that were heard among them.
     pub fn moments(&mut self) -> Vec<Moment> {
         let spans = self.playout.speech().spans().to_vec();

@@ -50,6 +50,13 @@ impl Progress {
         print(&text);
     }
 
+    /// What comes next is a line of its own.
+    pub fn end_caption(&mut self) {
+        if let Some(captions) = &mut self.captions {
+            print(captions.end());
+        }
+    }
+
     fn wipe(&mut self) {
         if self.width > 0 {
             let _ = write!(io::stderr(), "\r{:width$}\r", "", width = self.width);

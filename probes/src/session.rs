@@ -450,8 +450,9 @@ impl<'a> Session<'a> {
                     self.stop_playing(at);
                 }
             }
+            Act::SaidAll => self.journal.end_words(),
             Act::ReplyBegins => {
-                timeline.end_words();
+                self.journal.end_words();
                 self.replying = true;
                 self.journal.arrivals.next_run();
                 self.journal.playout.next_reply();

@@ -96,7 +96,7 @@ impl Timeline {
     pub fn words(&mut self, at: Instant, what: What, words: &str, whole: bool) {
         let since = self.last_words.replace(at).map(|last| at - last);
         let pause = if words.starts_with(' ') { PAUSE } else { PAUSE_BEFORE_A_BEGINNING };
-        let goes_on = since.is_some_and(|since| whole || since < pause);
+        let goes_on = since.is_some_and(|since| whole || since < pause) && !self.begins_anew(what, words);
         let last = self.moments.iter_mut().rev().find(|(_, what, _)| matches!(what, What::Heard | What::Said));
         let Some((last_at, _, text)) = last.filter(|(_, last, _)| goes_on && *last == what) else {
             return self.note(at, what, words.trim_start());
@@ -109,6 +109,13 @@ impl Timeline {
         if what == What::Heard {
             *last_at = at;
         }
+    }
+
+    /// Whether the last words of this kind were whole, and these begin another sentence without the space that goes on.
+    fn begins_anew(&self, what: What, words: &str) -> bool {
+        let last = self.moments.iter().rev().find(|(_, last, _)| *last == what);
+        let whole = last.is_some_and(|(.., text)| text.trim_end().ends_with(['.', '?', '!']));
+        whole && words.starts_with(char::is_uppercase)
     }
 
     /// Ends a running text: what comes next is another.
@@ -168,9 +175,14 @@ impl What {
 }
 
 impl fmt::Debug for Moment {
-    /// The detail may be speech.
+    /// With its detail where that says why something went wrong; others may be speech.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:?}", self.ms, self.what)
+        match self.what {
+            What::Retry | What::Error | What::Lost | What::Ended => {
+                write!(f, "{} {:?} ({})", self.ms, self.what, self.detail)
+            }
+            _ => write!(f, "{} {:?}", self.ms, self.what),
+        }
     }
 }
 
@@ -195,6 +207,12 @@ mod tests {
         timeline.words(at(900), What::Said, ", yes", false);
         timeline.words(at(800), What::Heard, " and", false);
         timeline.words(at(950), What::Heard, " more", false);
+        timeline.words(at(1000), What::Said, "One moment", false);
+        timeline.words(at(1010), What::Said, ".", false);
+        timeline.words(at(1020), What::Said, "Sunny", false);
+        timeline.words(at(1030), What::Said, ".", false);
+        timeline.end_words();
+        timeline.words(at(1040), What::Said, " and", false);
         let moments: Vec<_> =
             timeline.moments().into_iter().map(|moment| (moment.ms, moment.what, moment.detail)).collect();
         let expected = [
@@ -202,6 +220,9 @@ mod tests {
             (100, What::Heard, "what"),
             (200, What::Said, "Well, yes"),
             (450, What::Heard, "and more"),
+            (500, What::Said, "One moment."),
+            (520, What::Said, "Sunny."),
+            (540, What::Said, "and"),
         ];
         assert_eq!(moments, expected.map(|(ms, what, detail)| (ms, what, detail.to_owned())));
     }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::slots::Slot;
 use crate::engine::{self, EngineConfig, EngineKind, ErrorCode, Session, Start, StartError, Started};
@@ -18,13 +19,21 @@ pub(super) enum Phase {
     /// Every slot is taken, one of them by a call of our own that is still closing.
     Waiting { start: Start, since: Instant },
     /// The engine is being signed in to and connected.
-    Starting { engine: EngineKind, since: Instant, stats: bool, attempt: JoinSet<Attempt> },
+    Starting {
+        engine: EngineKind,
+        since: Instant,
+        stats: bool,
+        slot: Slot,
+        /// Whether the sign-in may be under way: then there may be a session soon, whoever still wants it.
+        asked: bool,
+        attempt: JoinSet<Attempt>,
+    },
     /// Sound flows.
     Running(Box<Running>),
 }
 
-/// A start's outcome; a session comes with the slot it holds.
-pub(super) type Attempt = Result<(Session, Started, Slot), StartError>;
+/// A start's outcome.
+pub(super) type Attempt = Result<(Session, Started), StartError>;
 
 /// A running call.
 pub(super) struct Running {
@@ -75,15 +84,14 @@ impl Phase {
         sign_in: Arc<SignIn>,
         config: Arc<EngineConfig>,
     ) -> Self {
-        let (engine, stats) = (start.engine, start.flag("stats"));
+        let (engine, stats, asked) = (start.engine, start.flag("stats"), !sign_in.is_the_plugins());
         let mut attempt = JoinSet::new();
         attempt.spawn(async move {
             let started = timeout_at(since + start_limit(engine), engine::start(&start, &sign_in, &config)).await;
             let late = |_| StartError::new(ErrorCode::Unreachable, "The voice service did not answer in time.");
-            let (session, started) = started.map_err(late)??;
-            Ok((session, started, slot))
+            started.map_err(late)?
         });
-        Self::Starting { engine, since, stats, attempt }
+        Self::Starting { engine, since, stats, slot, asked, attempt }
     }
 
     /// The call's engine.
@@ -164,9 +172,13 @@ fn duration(since: Instant, now: Instant) -> Map<String, Value> {
     Map::from_iter([("duration_s".to_owned(), json!((seconds * 1e3).round() / 1e3))])
 }
 
-/// Calls that ended and still hold their slot, each for at most [`CLOSE_LIMIT`].
+/// Calls that ended and still hold their slot, each for at most [`CLOSE_LIMIT`]; and the starts that nobody wants any more,
+/// which may go on for longer without one.
 #[derive(Default)]
-pub(super) struct Closing(JoinSet<()>);
+pub(super) struct Closing {
+    slots: JoinSet<()>,
+    given_up: JoinSet<()>,
+}
 
 impl Closing {
     /// Closes a call in order, in a task of its own.
@@ -174,62 +186,72 @@ impl Closing {
         let deadline = Instant::now() + CLOSE_LIMIT;
         match phase {
             Phase::Idle | Phase::Waiting { .. } => {}
-            Phase::Starting { engine, mut attempt, .. } => {
-                self.0.spawn(async move {
-                    let attempted = match timeout(linger(engine), attempt.join_next()).await {
-                        Ok(attempted) => attempted,
-                        Err(_) => {
-                            attempt.abort_all();
-                            attempt.join_next().await
-                        }
-                    };
-                    if let Some(Ok(Ok((session, _, slot)))) = attempted {
-                        close(session, slot, deadline).await;
+            // Nothing was asked for yet, or what was is not billed before we are there.
+            Phase::Starting { engine, asked, mut attempt, slot, .. } if !asked || engine == EngineKind::Grok => {
+                self.slots.spawn(async move {
+                    match attempt.try_join_next() {
+                        Some(Ok(Ok((session, _)))) => close(session, deadline).await,
+                        _ => attempt.shutdown().await,
                     }
+                    drop(slot);
+                });
+            }
+            // GPT-Live bills a session from its answer on, and one that is not connected cannot be told to close: it would
+            // live until the engine gives up on it. So the start goes on to its own end, at most its 40 s, to be closed.
+            Phase::Starting { mut attempt, slot, .. } => {
+                let (over, is_over) = oneshot::channel::<()>();
+                self.given_up.spawn(async move {
+                    if let Some(Ok(Ok((session, _)))) = attempt.join_next().await {
+                        close(session, Instant::now() + CLOSE_LIMIT).await;
+                    }
+                    drop(over);
+                });
+                self.slots.spawn(async move {
+                    let _ = timeout_at(deadline, is_over).await;
+                    drop(slot);
                 });
             }
             Phase::Running(running) => {
                 let Running { session, slot, .. } = *running;
-                self.0.spawn(close(session, slot, deadline));
+                self.slots.spawn(async move {
+                    close(session, deadline).await;
+                    drop(slot);
+                });
             }
         }
     }
 
+    /// Whether no slot is about to be given back.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.slots.is_empty()
     }
 
-    /// Waits until one of them is closed; cancel safe.
+    /// Waits until one of the slots is given back; cancel safe.
     pub(super) async fn next(&mut self) {
-        if self.0.join_next().await.is_none() {
-            std::future::pending().await
+        tokio::select! {
+            Some(_) = self.slots.join_next() => {}
+            // Only taken note of.
+            Some(_) = self.given_up.join_next() => {}
+            else => std::future::pending().await,
         }
     }
 
     /// Waits until all are closed and cancels what is not by `deadline`.
     pub(super) async fn finish(mut self, deadline: Instant) {
-        let all = async { while self.0.join_next().await.is_some() {} };
+        let all = async {
+            while self.slots.join_next().await.is_some() {}
+            while self.given_up.join_next().await.is_some() {}
+        };
         if timeout_at(deadline, all).await.is_err() {
             tracing::warn!("a session did not close in time and was cancelled");
         }
     }
 }
 
-/// Ends a session with its engine; then its slot is free.
-async fn close(session: Session, slot: Slot, deadline: Instant) {
+/// Ends a session with its engine.
+async fn close(session: Session, deadline: Instant) {
     if timeout_at(deadline, session.close()).await.is_err() {
         tracing::warn!("a session did not close in time and was cancelled");
-    }
-    drop(slot);
-}
-
-/// How long a start that nobody wants any more may go on. GPT-Live bills a session from its answer on, and one that is
-/// not connected cannot be told to close: it would live on until the engine gives up on it, some 30 s later. This leaves
-/// as long for its goodbye.
-fn linger(engine: EngineKind) -> Duration {
-    match engine {
-        EngineKind::GptLive => CLOSE_LIMIT / 2,
-        EngineKind::Grok => Duration::ZERO,
     }
 }
 

@@ -204,7 +204,12 @@ impl Bridge {
                 });
             }
             Input::Parent(None) | Input::ParentGone => return Ending::over(STOPPED),
-            Input::Request(line) => self.say(&line),
+            Input::Request(line) => {
+                if let Phase::Starting { asked, .. } = &mut self.phase {
+                    *asked = true;
+                }
+                self.say(&line);
+            }
             Input::Moved(Moved::Attempted(attempt)) => self.on_attempt(*attempt),
             Input::Closed => self.on_closed(),
             Input::Moved(Moved::Driven) | Input::Room => {}
@@ -379,15 +384,17 @@ impl Bridge {
     }
 
     fn on_attempt(&mut self, attempt: Attempt) {
-        let Phase::Starting { engine, since, stats, .. } = self.phase else { return };
-        let (session, started, slot) = match attempt {
+        let (session, started) = match attempt {
             Ok(attempt) => attempt,
             Err(StartError { code, message }) => {
-                tracing::info!(engine = engine.as_str(), code = code.as_str(), "the engine did not start");
+                tracing::info!(code = code.as_str(), "the engine did not start");
                 self.error(code, &message);
                 self.end_call(Some("error"), "error");
                 return;
             }
+        };
+        let Phase::Starting { engine, since, stats, slot, .. } = std::mem::replace(&mut self.phase, Phase::Idle) else {
+            return;
         };
         let mut message = started.fields;
         message.insert("type".into(), "started".into());
@@ -549,18 +556,21 @@ impl Bridge {
         let deadline = Instant::now() + GONE;
         let Ending { exit, reason } = ending;
         self.end_call(Some(&reason), &reason);
-        // Nobody reads the parent's answers from here on: who waits for one need not.
-        self.parent.clerk = None;
         if timeout(LAST_WORDS, self.last_words()).await.is_err() {
             tracing::debug!("the relay did not take the last messages in time");
         }
         self.connection = None;
         self.link.close(CLOSE).await;
-        let writer = self.parent.writer;
+        let Parent { lines, writer, clerk, .. } = self.parent;
         // A parent that is gone needs no last line.
         let _ = writer.send(&json!({"type": "relay", "state": "closed"}));
         let _ = writer.send(&json!({"type": "closed", "reason": reason}));
-        self.closing.finish(deadline).await;
+        let closing = self.closing.finish(deadline);
+        tokio::pin!(closing);
+        tokio::select! {
+            () = last_answers(lines, clerk) => closing.await,
+            () = &mut closing => {}
+        }
         writer.finish(LAST_LINES).await;
         exit
     }
@@ -574,6 +584,20 @@ impl Bridge {
 
 fn error_message(code: ErrorCode, message: &str) -> Value {
     json!({"type": "error", "code": code.as_str(), "message": message})
+}
+
+/// A session that the parent has already been asked for is billed once it answers: to be told to close it has to be
+/// connected, so the answer is still waited for. Over when the parent has no more to say; who waits then need not.
+async fn last_answers(mut lines: mpsc::Receiver<Result<FromParent, BadLine>>, clerk: Option<Clerk>) {
+    let Some(mut clerk) = clerk else { return };
+    clerk.take_no_more();
+    while let Some(Ok(said)) = lines.recv().await {
+        match said {
+            FromParent::Session(answer) => clerk.answer(answer.id, Ok(answer)),
+            FromParent::SessionFailed { id, error } => clerk.answer(id, Err(error)),
+            FromParent::Open(_) | FromParent::Stop => {}
+        }
+    }
 }
 
 async fn next_request(clerk: &mut Option<Clerk>) -> Value {

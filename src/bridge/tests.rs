@@ -98,6 +98,12 @@ impl Host {
         assert_eq!(self.line("relay").await["state"], "reconnecting");
     }
 
+    /// Whether both slots can be had at once.
+    fn slots_are_free(&self) -> bool {
+        let taken = [self.slots.take().unwrap(), self.slots.take().unwrap()];
+        taken.iter().all(Option::is_some)
+    }
+
     /// A Watch that connects and says hello.
     async fn watch(&mut self) -> Watch {
         self.relay_says(&[0, 1]).await;
@@ -423,7 +429,7 @@ async fn an_engine_that_cannot_start() {
     assert_eq!(host.line("ended").await["reason"], "error");
     assert_eq!(engine.heard.recv().await, Some(Heard::Started(EngineKind::Grok)));
     assert_eq!(engine.heard.recv().await, Some(Heard::Gone));
-    assert!(host.slots.take().unwrap().is_some() && host.slots.take().unwrap().is_some());
+    assert!(host.slots_are_free());
 }
 
 #[tokio::test(start_paused = true)]
@@ -496,30 +502,59 @@ async fn end_while_the_engine_starts() {
     assert_eq!(engine.heard.recv().await, Some(Heard::Gone));
     assert!(begun.elapsed() < Duration::from_millis(100));
     host.says_nothing().await;
-    assert!(host.slots.take().unwrap().is_some() && host.slots.take().unwrap().is_some());
+    assert!(host.slots_are_free());
 }
 
-/// A billed session that comes up a moment after nobody wants it is told to close; what takes longer is cut off.
+/// A billed session that comes up after nobody wants it is told to close, however late; its slot does not wait for that.
 #[tokio::test(start_paused = true)]
 async fn end_while_gpt_live_starts() {
-    let (mut plans, [mut soon, mut late]) = plans();
-    plans[0].start_takes = Duration::from_secs(2);
-    plans[1].start_takes = Duration::from_secs(10);
+    let (mut plans, [mut soon, mut late, mut never]) = plans();
+    for (plan, seconds) in plans.iter_mut().zip([2, 30, 50]) {
+        plan.start_takes = Duration::from_secs(seconds);
+    }
     let mut host = Host::with(plans, |setup| setup.engines = vec![EngineKind::GptLive]).await;
     let mut watch = host.watch().await;
-    for engine in [&mut soon, &mut late] {
+    let begun = Instant::now();
+    for engine in [&mut soon, &mut late, &mut never] {
+        watch.control(&host, json!({"type": "start", "engine": "gpt_live"})).await;
+        assert_eq!(engine.heard.recv().await, Some(Heard::Started(EngineKind::GptLive)));
+        let started = Instant::now();
+        watch.control(&host, json!({"type": "end"})).await;
+        assert_eq!(watch.hears(&mut host).await.1, json!({"type": "ended", "engine": "gpt_live", "reason": "ended"}));
+        assert!(started.elapsed() < Duration::from_millis(100));
+        assert!(!host.slots_are_free(), "the slot is held");
+        tokio::time::sleep(Duration::from_millis(5_100)).await;
+        assert!(host.slots_are_free(), "for 5 s at most");
+    }
+    closed(&mut soon).await;
+    closed(&mut late).await;
+    assert_eq!(begun.elapsed().as_secs(), 35, "30 s after its start");
+    assert_eq!(never.heard.recv().await, Some(Heard::Gone));
+    assert_eq!(begun.elapsed().as_secs(), 50, "40 s after its start");
+}
+
+/// Nor does the end of the bridge wait longer than 5 s for one.
+#[tokio::test(start_paused = true)]
+async fn stop_while_gpt_live_starts() {
+    for (seconds, told) in [(3, true), (30, false)] {
+        let (mut plans, [mut engine]) = plans();
+        plans[0].start_takes = Duration::from_secs(seconds);
+        let mut host = Host::with(plans, |setup| setup.engines = vec![EngineKind::GptLive]).await;
+        let mut watch = host.watch().await;
         watch.control(&host, json!({"type": "start", "engine": "gpt_live"})).await;
         assert_eq!(engine.heard.recv().await, Some(Heard::Started(EngineKind::GptLive)));
         let begun = Instant::now();
-        watch.control(&host, json!({"type": "end"})).await;
-        assert_eq!(watch.hears(&mut host).await.1, json!({"type": "ended", "engine": "gpt_live", "reason": "ended"}));
-        assert!(begun.elapsed() < Duration::from_millis(100));
+        host.parent.send(Ok(FromParent::Stop)).await.unwrap();
+        host.line("closed").await;
+        assert!(begun.elapsed() <= Duration::from_secs(1));
+        if told {
+            closed(&mut engine).await;
+        } else {
+            assert_eq!(engine.heard.recv().await, Some(Heard::Gone));
+        }
+        assert_eq!(host.exit().await, Exit::Over);
+        assert!(begun.elapsed() <= Duration::from_secs(5), "{:?}", begun.elapsed());
     }
-    let ended = Instant::now();
-    closed(&mut soon).await;
-    assert_eq!(late.heard.recv().await, Some(Heard::Gone));
-    assert!(ended.elapsed() < Duration::from_secs(5));
-    assert!(host.slots.take().unwrap().is_some() && host.slots.take().unwrap().is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -645,7 +680,7 @@ async fn a_session_that_will_not_stop_is_cancelled_after_5_s() {
     assert_eq!(begun.elapsed().as_secs(), 5);
     tokio::task::yield_now().await;
     drop(other);
-    assert!(host.slots.take().unwrap().is_some() && host.slots.take().unwrap().is_some());
+    assert!(host.slots_are_free());
 }
 
 #[tokio::test(start_paused = true)]

@@ -88,7 +88,7 @@ pub fn spawn_reader(mut input: impl Read + Send + 'static) -> io::Result<mpsc::R
 }
 
 /// The one owner of the output. Frames leave in order, each in one write. Sound that the other side does not take is
-/// dropped, the oldest first, past a second of it; nothing else is.
+/// dropped, the oldest first, past two seconds of it; nothing else is.
 pub struct FrameWriter {
     shared: Arc<Shared>,
 }
@@ -245,8 +245,8 @@ const SOUND: u8 = b'p';
 /// Frames from the plugin that may wait to be taken.
 const MAX_UNREAD: usize = 64;
 
-/// Sound that may wait for a plugin that does not read: one second, 20 ms a frame.
-const MAX_SOUND: usize = 50;
+/// Sound that may wait for a plugin that does not read: two seconds, 20 ms a frame, as toward a slow Watch.
+const MAX_SOUND: usize = 100;
 
 /// A plugin that left this many frames lying is gone.
 const MAX_WAITING: usize = 2_000;
@@ -372,6 +372,7 @@ mod tests {
         writer.send(b'R', []);
         for n in 0..200u8 {
             writer.send(b'p', [n]);
+            assert!(n >= 100 || writer.dropped() == 0, "two seconds are kept");
         }
         writer.send(b'e', *b"{}");
         leave.send(()).unwrap();
@@ -382,7 +383,7 @@ mod tests {
         let kinds: Vec<u8> = writes.try_iter().map(|write| write[0]).collect();
         assert_eq!((kinds[0], kinds.last().copied()), (b'R', Some(b'e')));
         assert_eq!(kinds.iter().filter(|kind| **kind == b'p').count() as u64 + writer.dropped(), 200);
-        assert!(writer.dropped() >= 149, "{}", writer.dropped());
+        assert!(writer.dropped() >= 99, "{}", writer.dropped());
     }
 
     #[tokio::test]

@@ -113,21 +113,22 @@ pub enum BadLine {
     BadOpen,
 }
 
-/// Reads lines until the end of input, then says `Stop`; a bad line is the last thing said.
+/// Reads lines until the end of input, then says `Stop`; a bad line is the last thing said. After a `stop` line an answer
+/// that is owed may still come.
 pub fn read(input: impl Read + Send + 'static) -> mpsc::Receiver<Result<FromParent, BadLine>> {
     let (sender, receiver) = mpsc::channel(READ_AHEAD);
     thread::spawn(move || {
         let mut input = BufReader::new(input);
         let mut line = Vec::new();
         loop {
-            let said = match read_line(&mut input, &mut line) {
-                Ok(true) => parse(&line).transpose(),
-                Ok(false) => Some(Ok(FromParent::Stop)),
-                Err(error) => Some(Err(error)),
+            let (said, over) = match read_line(&mut input, &mut line) {
+                Ok(true) => (parse(&line).transpose(), false),
+                Ok(false) => (Some(Ok(FromParent::Stop)), true),
+                Err(error) => (Some(Err(error)), true),
             };
             line.zeroize();
             let Some(said) = said else { continue };
-            let last = matches!(said, Err(_) | Ok(FromParent::Stop));
+            let last = over || said.is_err();
             if sender.blocking_send(said).is_err() || last {
                 return;
             }

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use axum::http::HeaderName;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Config, Credentials, Limits, Server};
+use crate::descriptors;
 
 /// Run a relay: it passes sealed messages between hosts and Watches and can open none of them
 #[derive(Debug, Clone, clap::Args)]
@@ -43,7 +43,10 @@ pub async fn run(args: RelayArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    raise_descriptors();
+    // The usual 1,024 are fewer than the relay's own limit.
+    if let Err(error) = descriptors::raise() {
+        tracing::warn!(%error, "cannot raise the limit of open sockets");
+    }
     let RelayArgs { listen, behind_tls, address_header, limits, .. } = args;
     let server = match Server::bind(Config { listen, behind_tls, address_header, credentials, limits }).await {
         Ok(server) => server,
@@ -55,14 +58,6 @@ pub async fn run(args: RelayArgs) -> ExitCode {
     }
     server.shutdown().await;
     ExitCode::SUCCESS
-}
-
-/// Lets this process have as many sockets as the system allows it: the usual 1,024 are fewer than the relay's limit.
-fn raise_descriptors() {
-    let allowed = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: allowed.maximum, ..allowed }) {
-        tracing::warn!(%error, "cannot raise the limit of open sockets");
-    }
 }
 
 /// Says why the relay does not start, with what lies behind it.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Extension;
+use axum::body::HttpBody as _;
 use axum::extract::{Request, State};
 use axum::http::header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE};
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Version};
@@ -105,7 +106,9 @@ impl Socket {
 /// The answer's key, if the request is a well-formed upgrade (RFC 6455 section 4.2.1).
 fn accept_key(request: &Request) -> Option<String> {
     let headers = request.headers();
-    let get = request.method() == Method::GET && request.version() == Version::HTTP_11;
+    // What follows the head is the socket's: a body would be taken for frames.
+    let bare = request.body().is_end_stream();
+    let get = request.method() == Method::GET && request.version() == Version::HTTP_11 && bare;
     let asks = has_token(headers, &CONNECTION, "upgrade") && has_token(headers, &UPGRADE, "websocket");
     let version = only(headers, &SEC_WEBSOCKET_VERSION)? == "13";
     let key = only(headers, &SEC_WEBSOCKET_KEY)?;

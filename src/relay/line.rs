@@ -72,7 +72,7 @@ where
         if let Some(message) = arrived.take() {
             match seats.forward(place, &message) {
                 Forward::Done | Forward::Stale => {}
-                Forward::Full(room) => held = Some(Held { message, room: Box::pin(room) }),
+                Forward::Full(room) => held = Some(Held { message, room: Box::pin(room), since: Instant::now() }),
             }
         }
         let message = tokio::select! {
@@ -87,9 +87,13 @@ where
             },
             () = place.ready.notified(), if !writing => continue,
             () = room(&mut held), if held.is_some() => {
-                arrived = held.take().map(|held| held.message);
-                // The wait was not the sender's.
-                idle.as_mut().reset(Instant::now() + limits.idle);
+                if let Some(Held { message, since, .. }) = held.take() {
+                    // The wait was not the sender's: neither is its silence, nor what has come together behind it.
+                    let now = Instant::now();
+                    idle.as_mut().reset(now + limits.idle);
+                    sent.excuse(now - since);
+                    arrived = Some(message);
+                }
                 continue;
             }
             () = &mut idle, if held.is_none() => return End::with(close::IDLE),
@@ -122,6 +126,7 @@ where
 struct Held {
     message: Bytes,
     room: Pin<Box<OwnedNotified>>,
+    since: Instant,
 }
 
 async fn room(held: &mut Option<Held>) {
@@ -162,6 +167,8 @@ where
     match end {
         End::Gone => return Ok(()),
         End::Ours(Ending { rest, code }) => {
+            // The library would send a pong that it owes behind the close.
+            socket.flush().await?;
             for message in rest {
                 socket.feed(Message::Binary(message)).await?;
             }

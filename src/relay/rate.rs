@@ -12,6 +12,8 @@ use tokio::time::Instant;
 pub(super) struct Window {
     start: Option<Instant>,
     used: u64,
+    /// Time in it that was not the sender's.
+    excused: Duration,
 }
 
 /// One count of a minute for each client address.
@@ -24,10 +26,16 @@ impl Window {
     /// Counts `amount` and says whether the window's sum is still within `most`.
     pub(super) fn admit(&mut self, now: Instant, length: Duration, amount: u64, most: u64) -> bool {
         if self.over(now, length) {
-            *self = Self { start: Some(now), used: 0 };
+            *self = Self { start: Some(now), ..Self::default() };
         }
         self.used = self.used.saturating_add(amount);
-        self.used <= most
+        let most_excused = u128::from(most) * self.excused.as_millis() / length.as_millis().max(1);
+        u128::from(self.used) <= u128::from(most) + most_excused
+    }
+
+    /// For so long nothing was taken from the sender, who went on meanwhile: the window is longer, and holds more.
+    pub(super) fn excuse(&mut self, time: Duration) {
+        self.excused += time;
     }
 
     /// Counts one of at most `most` in a minute.
@@ -36,7 +44,7 @@ impl Window {
     }
 
     fn over(&self, now: Instant, length: Duration) -> bool {
-        self.start.is_none_or(|start| now >= start + length)
+        self.start.is_none_or(|start| now >= start + length + self.excused)
     }
 }
 
@@ -84,6 +92,18 @@ mod tests {
         assert!(!window.admit(start + five - Duration::from_millis(1), five, 1, 100));
         assert!(window.admit(start + five, five, 100, 100));
         assert!(!window.admit(start + five, five, u64::MAX, 100));
+    }
+
+    #[test]
+    fn a_pause_that_was_not_the_senders_makes_the_window_longer_and_no_faster() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut window = Window::default();
+        assert!(window.admit(start, 5 * second, 50, 100));
+        window.excuse(10 * second);
+        assert!(window.admit(start + 11 * second, 5 * second, 250, 100), "20 a second, over 15 s");
+        assert!(!window.admit(start + 14 * second, 5 * second, 1, 100));
+        assert!(window.admit(start + 15 * second, 5 * second, 100, 100), "the next is as any other");
+        assert!(!window.admit(start + 15 * second, 5 * second, 1, 100));
     }
 
     #[test]

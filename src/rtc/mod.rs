@@ -8,6 +8,7 @@
 
 mod addresses;
 mod answer;
+mod carrier;
 mod consent;
 mod handler;
 mod listener;
@@ -119,6 +120,7 @@ pub struct Peer {
     sequence: u16,
     payload_type: u8,
     hold_text: bool,
+    connected: bool,
     channel_open: bool,
     /// Until when the channel has to open.
     channel_due: Option<Instant>,
@@ -176,6 +178,7 @@ impl Peer {
             sequence: random_u32()? as u16,
             payload_type: OPUS_PAYLOAD_TYPE,
             hold_text: false,
+            connected: false,
             channel_open: false,
             channel_due: None,
             audio_dropped: 0,
@@ -231,6 +234,7 @@ impl Peer {
                     match link {
                         Link::New => {}
                         Link::Connected => {
+                            self.connected = true;
                             if !self.channel_open {
                                 self.channel_due.get_or_insert(Instant::now() + CHANNEL_LIMIT);
                             }
@@ -262,6 +266,7 @@ impl Peer {
                     Some(_) => {}
                     None => self.closed = Some(self.ending_reason()),
                 },
+                () = self.tasks.0.lost(), if self.connected && self.ending.is_none() => self.end(LOST),
                 () = until(last_words) => self.closed = Some(self.ending_reason()),
                 () = until(self.channel_due), if self.ending.is_none() => self.end(NO_CHANNEL),
             }

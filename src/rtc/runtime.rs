@@ -1,7 +1,8 @@
 //! The sockets and tasks of one peer, as the WebRTC crate asks for them.
 //!
-//! Wrapped around tokio for three reasons: consent checks are mended where they leave ([`Consent`]), a TCP path must
-//! never hold up the task that also keeps ICE and DTLS alive, and every task has to be gone when the peer is.
+//! Wrapped around tokio for four reasons: consent checks are mended where they leave ([`Consent`]), a TCP path must
+//! never hold up the task that also keeps ICE and DTLS alive, its end has to be noticed ([`Carrier`]), and every task has
+//! to be gone when the peer is.
 
 use std::collections::HashSet;
 use std::future::{Future, ready};
@@ -20,6 +21,7 @@ use webrtc::runtime::{
     Transmit,
 };
 
+use super::carrier::{Carrier, Transport, UDP};
 use super::consent::Consent;
 
 /// The runtime of one peer.
@@ -27,6 +29,7 @@ use super::consent::Consent;
 pub(super) struct PeerRuntime {
     tokio: TokioRuntime,
     consent: Arc<Consent>,
+    carrier: Arc<Carrier>,
     tasks: Mutex<Vec<AbortHandle>>,
     #[cfg(test)]
     listening: bool,
@@ -37,6 +40,7 @@ impl PeerRuntime {
         Self {
             tokio: TokioRuntime,
             consent,
+            carrier: Arc::new(Carrier::new()),
             tasks: Mutex::default(),
             #[cfg(test)]
             listening: false,
@@ -56,6 +60,11 @@ impl PeerRuntime {
         }
     }
 
+    /// Waits until the connection that carries the call is gone, for ever when none does; cancel safe.
+    pub(super) async fn lost(&self) {
+        self.carrier.lost().await;
+    }
+
     fn guard_stream(&self, stream: TcpStream) -> io::Result<Arc<dyn AsyncTcpStream>> {
         // Without this a packet waits up to 18 ms for the acknowledgement of the one before.
         stream.set_nodelay(true)?;
@@ -65,6 +74,8 @@ impl PeerRuntime {
             remote: stream.peer_addr()?,
             stream,
             consent: Arc::clone(&self.consent),
+            carrier: Arc::clone(&self.carrier),
+            name: self.carrier.tcp(),
             unsent: Mutex::default(),
         }))
     }
@@ -88,6 +99,7 @@ impl Runtime for PeerRuntime {
             loopback,
             socket,
             consent: Arc::clone(&self.consent),
+            carrier: Arc::clone(&self.carrier),
             unreachable: Mutex::default(),
         }))
     }
@@ -157,6 +169,7 @@ struct PeerUdpSocket {
     socket: Arc<dyn AsyncUdpSocket>,
     loopback: bool,
     consent: Arc<Consent>,
+    carrier: Arc<Carrier>,
     /// Where sending failed, so that it is said once for each.
     unreachable: Mutex<HashSet<SocketAddr>>,
 }
@@ -179,6 +192,7 @@ impl AsyncUdpSocket for PeerUdpSocket {
         if self.loopback && !transmit.destination.ip().is_loopback() {
             return Poll::Ready(Err(ErrorKind::NetworkUnreachable.into()));
         }
+        self.carrier.carries(UDP, transmit.contents);
         let sent = match self.consent.rewrite(transmit.contents) {
             None => self.socket.poll_send(cx, transmit),
             Some(contents) => {
@@ -232,6 +246,8 @@ struct PeerTcpStream {
     local: SocketAddr,
     remote: SocketAddr,
     consent: Arc<Consent>,
+    carrier: Arc<Carrier>,
+    name: Transport,
     /// The rest of a frame the kernel took only in part.
     unsent: Mutex<Vec<u8>>,
 }
@@ -239,6 +255,7 @@ struct PeerTcpStream {
 impl PeerTcpStream {
     /// Sends one RFC 4571 frame, or drops it whole when the kernel takes nothing: like a datagram on a full link.
     fn send(&self, frame: &[u8]) -> io::Result<()> {
+        self.carrier.carries(self.name, frame.get(2..).unwrap_or_default());
         let rewritten = frame.get(2..).and_then(|packet| self.consent.rewrite(packet)).map(|packet| {
             let length = u16::try_from(packet.len()).unwrap_or(u16::MAX);
             [&length.to_be_bytes()[..], &packet].concat()
@@ -283,7 +300,11 @@ impl AsyncTcpStream for PeerTcpStream {
                 self.stream.readable().await?;
                 match self.stream.try_read(buf) {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    read => return read,
+                    Ok(read) if read > 0 => return Ok(read),
+                    end => {
+                        self.carrier.ended(self.name);
+                        return end;
+                    }
                 }
             }
         })

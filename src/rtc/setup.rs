@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rtc::ice::mdns::MulticastDnsMode;
+use rtc::ice::url::Url;
 use rtc::interceptor::{SenderReportBuilder, Slot};
 use rtc::media_stream::MediaStreamTrack;
 use rtc::peer_connection::configuration::setting_engine::SctpMaxMessageSize;
@@ -35,9 +36,9 @@ pub(super) async fn connection(
         RtpCodecKind::Audio,
     )?;
     let mut configuration = RTCConfigurationBuilder::new();
-    if !config.stun.is_empty() {
-        configuration =
-            configuration.with_ice_servers(vec![RTCIceServer { urls: config.stun.clone(), ..RTCIceServer::default() }]);
+    let stun = usable_servers(&config.stun);
+    if !stun.is_empty() {
+        configuration = configuration.with_ice_servers(vec![RTCIceServer { urls: stun, ..RTCIceServer::default() }]);
     }
     let building = PeerConnectionBuilder::new()
         .with_configuration(configuration.build())
@@ -67,6 +68,19 @@ pub(super) fn settings() -> SettingEngineBuilder {
         .with_ice_connection_attempts(Some(CHECK_INTERVAL), Some(MAX_CHECKS))
         .with_sctp_max_message_size(SctpMaxMessageSize::Unbounded)
         .with_sctp_mtu(SCTP_MTU)
+}
+
+/// The servers the stack can use. It would refuse the whole call for one that it cannot read.
+fn usable_servers(servers: &[String]) -> Vec<String> {
+    let usable = |server: &&String| {
+        // TURN servers want a sign-in, which nobody gives us.
+        let usable = server.starts_with("stun:") && Url::parse_url(server).is_ok();
+        if !usable {
+            tracing::warn!("a STUN server was left out: it is not written stun:host:port");
+        }
+        usable
+    };
+    servers.iter().filter(usable).cloned().collect()
 }
 
 fn opus() -> RTCRtpCodec {

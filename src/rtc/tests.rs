@@ -85,6 +85,34 @@ async fn case_24_tcp_alone_carries_the_call() {
 }
 
 #[tokio::test]
+async fn the_end_of_the_tcp_connection_that_carries_the_call_is_told_at_once() {
+    let mut call = Connected::new(|answer| without(&answer, " udp ")).await;
+    call.peer.send_audio(&[0x48, 7], 0, true).unwrap();
+    call.engine.heard(1).await;
+    let since = Instant::now();
+    // As when its process is killed: no word of DTLS, SCTP or ICE.
+    drop(call.engine);
+    let end = async {
+        loop {
+            if let PeerEvent::Closed(reason) = call.peer.next().await {
+                return reason;
+            }
+        }
+    };
+    assert_eq!(timeout(LIMIT, end).await.unwrap(), "the connection to the engine was lost");
+    assert!(since.elapsed() < Duration::from_secs(5), "{:?}: consent alone takes 30 s", since.elapsed());
+}
+
+#[tokio::test]
+async fn a_stun_server_that_cannot_be_is_left_out() {
+    let stun =
+        ["", "stun", "stun:", "http://127.0.0.1", "stun:127.0.0.1:99999", "stun://127.0.0.1:9", "turn:127.0.0.1:9"];
+    let config = PeerConfig { stun: stun.map(str::to_owned).to_vec() };
+    let (_peer, offer) = Peer::offer(&config).await.unwrap();
+    assert!(offer.contains(" typ host"));
+}
+
+#[tokio::test]
 async fn case_25_the_other_side_may_choose_either_dtls_role_or_none() {
     // What the engine plays is what it says first; the crate answers `active`.
     for said in ["a=setup:active", "a=setup:actpass", ""] {

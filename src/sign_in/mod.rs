@@ -56,6 +56,11 @@ pub enum SignIn {
 }
 
 impl SignIn {
+    /// Whether the plugin signs in, which takes a request that the bridge passes on.
+    pub fn is_the_plugins(&self) -> bool {
+        matches!(self, Self::Plugin(_))
+    }
+
     /// Has GPT-Live answer an offer, which goes out byte for byte. At most 32 s.
     ///
     /// # Errors

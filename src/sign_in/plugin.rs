@@ -91,13 +91,26 @@ fn request(start: &Start) -> Map<String, Value> {
 impl Clerk {
     /// The next `session_request` line to write; cancel safe. Waits for ever when nobody asks any more.
     pub async fn next(&mut self) -> Value {
-        let Some(Request { mut line, reply }) = self.requests.recv().await else { return std::future::pending().await };
+        let Request { mut line, reply } = loop {
+            match self.requests.recv().await {
+                // Whoever gave up meanwhile need not be signed in.
+                Some(request) if request.reply.is_closed() => {}
+                Some(request) => break request,
+                None => return std::future::pending().await,
+            }
+        };
         // Whoever gave up does not wait any more.
         self.waiting.retain(|_, reply| !reply.is_closed());
         self.last_id += 1;
         line.insert("id".into(), self.last_id.into());
         self.waiting.insert(self.last_id, reply);
         Value::Object(line)
+    }
+
+    /// Refuses every request that [`Clerk::next`] has not given out yet.
+    pub fn take_no_more(&mut self) {
+        self.requests.close();
+        while self.requests.try_recv().is_ok() {}
     }
 
     /// Passes an answer on; one that comes late, twice or unasked is ignored.

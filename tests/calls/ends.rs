@@ -54,15 +54,16 @@ async fn engine_killed_over_tcp_is_told_at_once_and_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn engine_that_vanishes_is_told_within_the_stated_time_and_leaves_nothing_behind() {
-    // GPT-Live: consent runs out 30 s after the last answer (RFC 7675), over UDP and over TCP. Its process is gone.
-    let gpt_live = async |udp: Path| {
+    // GPT-Live: its process is gone. Over TCP its connection ends with it; over UDP nothing tells but consent, which runs out
+    // 30 s after the last answer (RFC 7675).
+    let gpt_live = async |udp: Path, told: Duration| {
         let faults = Faults { udp, ..Faults::default() };
         let options = gpt_live::Options { script: script("long-answer.wav"), faults, ..Default::default() };
         let world = World::with(options, grok::Options::default()).await;
         let mut call = MidCall::new(&world, EngineKind::GptLive).await;
         drop(world.gpt_live);
         let world = World { gpt_live: gpt_live::Simulator::start(Default::default()).await.unwrap(), ..world };
-        let reason = call.caller.hears_ended(Duration::from_secs(35)).await;
+        let reason = call.caller.hears_ended(told).await;
         assert_eq!(reason, "the connection to the engine was lost");
         call.nothing_left(&world).await;
         assert_eq!(call.host.close().await.0.exit, Some(0));
@@ -78,7 +79,7 @@ async fn engine_that_vanishes_is_told_within_the_stated_time_and_leaves_nothing_
         call.nothing_left(&world).await;
         assert_eq!(call.host.close().await.0.exit, Some(0));
     };
-    tokio::join!(gpt_live(Path::Open), gpt_live(Path::Dead), grok);
+    tokio::join!(gpt_live(Path::Open, Duration::from_secs(35)), gpt_live(Path::Dead, RELEASED), grok);
 }
 
 #[tokio::test]

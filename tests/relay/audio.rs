@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::tungstenite::Message;
@@ -198,8 +198,35 @@ async fn over_96_kib_a_second_in_a_window_is_closed_4429() {
         assert_eq!(host.binary().await.len(), piece);
     }
     watch.ping().await;
+    assert!(matches!(watch.next().await, Message::Pong(_)));
     assert_eq!(watch.closed().await, 4429, "a ping of one byte counts, too");
     assert_eq!(host.binary().await, [0, 2]);
+}
+
+#[tokio::test]
+async fn nothing_follows_the_close_of_a_flood_of_pings() {
+    let relay = relay().await;
+    let grant = relay.grant().await;
+    let _host = relay.host(&grant).await;
+    let (mut read, mut write) = Raw::join(&relay, &grant, "watch", WATCH).await.0.into_split();
+    let flood = frame(0x89, &[7; 125]).repeat(3_000);
+    let flooding = tokio::spawn(async move {
+        let _ = write.write_all(&flood).await;
+        write
+    });
+    let last = timeout(LIMIT, async {
+        loop {
+            let first = read.read_u8().await.unwrap();
+            let mut payload = vec![0; read.read_u8().await.unwrap().into()];
+            read.read_exact(&mut payload).await.unwrap();
+            if first != 0x8A {
+                break (first, payload);
+            }
+        }
+    });
+    assert_eq!(last.await.unwrap(), (0x88, 4429_u16.to_be_bytes().to_vec()));
+    assert!(timeout(LIMIT, read.read_u8()).await.unwrap().is_err(), "and then the relay hangs up");
+    flooding.await.unwrap();
 }
 
 #[tokio::test]
@@ -387,6 +414,38 @@ async fn case_50_a_slow_reader_pauses_its_writer_and_loses_nothing() {
     };
     let (sent_at_last, ()) = timeout(LIMIT, async { tokio::join!(&mut stuck, reader) }).await.unwrap();
     sent_at_last.unwrap();
+}
+
+#[tokio::test]
+async fn case_50_what_a_paused_writer_sent_meanwhile_is_not_too_fast() {
+    // Some 400 KB come in one go where 200 KB are allowed, but they were 5 s on their way.
+    let limits =
+        Limits { bytes_per_s: 100_000, window: Duration::from_secs(2), kernel_bytes: 16_384, ..Limits::default() };
+    let relay = relay_with(limits).await;
+    let grant = relay.grant().await;
+    let mut host = relay.host(&grant).await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(8_192).unwrap();
+    let mut watch = Raw::join_on(socket.connect(relay.address()).await.unwrap(), &grant, "watch", WATCH).await;
+    assert_eq!(host.binary().await, [0, 1]);
+    let (mut send, mut receive) = host.0.split();
+    let sending = tokio::spawn(async move {
+        // 80,640 bytes a second as the relay counts them.
+        let mut ticks = tokio::time::interval(Duration::from_millis(100));
+        for n in 0..70_u8 {
+            ticks.tick().await;
+            send.send(Message::binary([&[1, n][..], &[7; 7_998]].concat())).await.unwrap();
+        }
+        send
+    });
+    // The Watch's side stands still until everything between is full.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    for n in 0..70_u8 {
+        let (_, message) = watch.frame().await;
+        assert_eq!(message[..2], [1, n]);
+    }
+    let _send = sending.await.unwrap();
+    assert!(timeout(Duration::from_millis(200), receive.next()).await.is_err(), "the host was closed");
 }
 
 #[tokio::test]

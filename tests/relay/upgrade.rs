@@ -37,6 +37,8 @@ async fn a_request_that_is_no_upgrade_is_refused_first_of_all() {
         head("GET", "HTTP/1.1", &UPGRADE.replace("keep-alive, Upgrade", "keep-alive")),
         head("GET", "HTTP/1.1", &UPGRADE.replace("version: 13", "version: 8")),
         head("GET", "HTTP/1.1", &UPGRADE.replace("dGhlIHNhbXBsZSBub25jZQ==", "dGhl")),
+        head("GET", "HTTP/1.1", &UPGRADE.replace("\r\n\r\n", "\r\ncontent-length: 4\r\n\r\nbody")),
+        head("GET", "HTTP/1.1", &UPGRADE.replace("\r\n\r\n", "\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n")),
         head(
             "GET",
             "HTTP/1.1",

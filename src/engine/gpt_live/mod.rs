@@ -31,6 +31,8 @@ pub struct Session {
     microphone: Vec<i16>,
     to_watch: ToWatchQueue,
     events: VecDeque<Bytes>,
+    /// Times that the engine said to have cut its own reply.
+    cleared: u64,
     ended: Option<String>,
 }
 
@@ -110,9 +112,13 @@ impl Session {
         self.ended.as_deref()
     }
 
-    /// Figures so far, in RFC 3611 words; times in milliseconds.
+    /// Figures so far, in RFC 3611 words; times in milliseconds. `barge_ins` counts what the engine tells of; it cuts its
+    /// replies by itself and need not tell, so without any it is absent rather than 0.
     pub fn stats(&self) -> Map<String, Value> {
         let mut stats = self.call.stats();
+        if self.cleared > 0 {
+            stats.insert("barge_ins".into(), self.cleared.into());
+        }
         let (queued, delay, backlog) = self.to_watch.stats();
         stats.insert(
             "to_watch".into(),
@@ -153,6 +159,7 @@ impl Session {
             microphone: Vec::new(),
             to_watch: ToWatchQueue::new(codec),
             events: VecDeque::new(),
+            cleared: 0,
             ended: None,
         }
     }
@@ -187,6 +194,7 @@ impl Session {
                 if let Some(reason) = closing_reason(&text) {
                     self.ended = Some(reason);
                 }
+                self.cleared += u64::from(type_is(&text, CLEARED_TYPE));
                 self.events.push_back(text);
                 self.call.hold_text(self.events.len() >= MAX_EVENTS);
             }
@@ -249,21 +257,29 @@ impl ToWatchQueue {
 fn closing_reason(event: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Closed {
-        r#type: String,
         #[serde(default)]
         reason: Value,
     }
-    // Nearly every event is another: look before parsing.
-    event.windows(CLOSED_TYPE.len()).find(|part| *part == CLOSED_TYPE.as_bytes())?;
-    let closed: Closed = serde_json::from_slice(event).ok()?;
-    if closed.r#type != CLOSED_TYPE {
+    if !type_is(event, CLOSED_TYPE) {
         return None;
     }
+    let closed: Closed = serde_json::from_slice(event).ok()?;
     // A word of the engine's own (`expired`, `content`, …), not a text that might hold anything.
     let word = |reason: &&str| {
         (1..=40).contains(&reason.len()) && reason.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
     };
     Some(closed.reason.as_str().filter(word).unwrap_or("ended").to_owned())
+}
+
+/// Whether an event is of this type.
+fn type_is(event: &[u8], wanted: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Event {
+        r#type: String,
+    }
+    // Nearly every event is another: look before parsing.
+    event.windows(wanted.len()).any(|part| part == wanted.as_bytes())
+        && serde_json::from_slice(event).is_ok_and(|event: Event| event.r#type == wanted)
 }
 
 fn no_call(error: CallError) -> StartError {
@@ -292,6 +308,9 @@ const MAX_EVENTS: usize = 200;
 
 const CLOSE_EVENT: &str = r#"{"type":"session.close"}"#;
 const CLOSED_TYPE: &str = "session.closed";
+
+/// Dialect B's word for a reply cut short (`engines.md` 2.4), where the engine says it at all.
+const CLEARED_TYPE: &str = "output_audio_buffer.cleared";
 
 #[cfg(test)]
 mod tests {
