@@ -12,6 +12,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::Parser;
+use watch_audio_benches::barge_in::{self, BargeIn};
 use watch_audio_benches::bridge::Relay;
 use watch_audio_benches::call::{self, Call, Sound};
 use watch_audio_benches::follow::Followed;
@@ -19,7 +20,7 @@ use watch_audio_benches::marks::Marks;
 use watch_audio_benches::network::Network;
 use watch_audio_benches::record::{Cell, Kind, Line, Record, Series, Table};
 use watch_audio_benches::report::{self, Figures, median, ms};
-use watch_audio_benches::subject::Subject;
+use watch_audio_benches::subject::{Subject, Way};
 use watch_audio_benches::{FRAME, Failed, baseline};
 
 #[derive(Parser)]
@@ -36,7 +37,7 @@ struct Arguments {
     /// Only those whose name contains this: `baseline`, `ours`, `bridge`, `Opus`.
     #[arg(long, default_value = "")]
     only: String,
-    /// Only the conditions whose name contains this.
+    /// Only the conditions whose name contains this, `barge-in` among them.
     #[arg(long, default_value = "")]
     condition: String,
     /// Our program, when it is not the one built with the bench.
@@ -71,13 +72,20 @@ fn run(arguments: &Arguments) -> Result<(), Failed> {
     let subjects: Vec<Subject> = subjects.filter(wanted).collect();
     let (rounds, seconds) = if arguments.smoke { (1, 2) } else { (arguments.rounds, arguments.seconds) };
     let conditions = if arguments.smoke { &CONDITIONS[..1] } else { &CONDITIONS[..] };
+    let relay = Relay::start(&arguments.program)?;
     let mut measured = Vec::new();
     for condition in conditions.iter().filter(|condition| condition.name.contains(&arguments.condition)) {
-        measured.push(Measured::take(condition, &subjects, &arguments.program, rounds, seconds)?);
+        measured.push(Measured::take(condition, &subjects, &relay, rounds, seconds)?);
     }
+
+    let barge_ins = match BARGE_IN.contains(&arguments.condition) {
+        true => barge_ins(&subjects, &relay, if arguments.smoke { (1, 1) } else { (BARGED_CALLS, BARGE_INS) })?,
+        false => Vec::new(),
+    };
 
     record.tables = DIRECTIONS.iter().flat_map(|direction| direction.tables(&measured, &subjects)).collect();
     record.tables.extend(start_table(&measured, &subjects));
+    record.tables.extend((!barge_ins.is_empty()).then(|| barge_in_table(&barge_ins)));
     record.series = measured.iter().flat_map(|measured| measured.series(&subjects)).collect();
     for table in &record.tables {
         println!("{}", table.text());
@@ -108,7 +116,7 @@ impl Measured {
     fn take(
         condition: &'static Condition,
         subjects: &[Subject],
-        program: &Path,
+        relay: &Relay,
         rounds: usize,
         seconds: u32,
     ) -> Result<Self, Failed> {
@@ -118,9 +126,7 @@ impl Measured {
         for round in 0..rounds {
             for (subject, calls) in subjects.iter().zip(&mut calls) {
                 eprintln!("{}, round {} of {rounds}: {}", condition.name, round + 1, subject.name);
-                // A new one each time: a relay opens so many grants a minute.
-                let relay = Relay::start(program)?;
-                let call = call::hold(subject, &relay, &sound, condition.network, SEED + round as u64);
+                let call = call::hold(subject, relay, &sound, condition.network, SEED + round as u64);
                 calls.push(call.map_err(|error| Failed(format!("{}, {}: {error}", subject.name, condition.name)))?);
             }
         }
@@ -255,6 +261,61 @@ fn start_table(measured: &[Measured], subjects: &[Subject]) -> Option<Table> {
     (!measured.is_empty()).then_some(table)
 }
 
+/// Barge-ins on Grok through the bridge, without and with the `playout` extension. No helper holds Grok's calls.
+fn barge_ins(
+    subjects: &[Subject],
+    relay: &Relay,
+    (calls, count): (usize, usize),
+) -> Result<Vec<(&'static str, Vec<BargeIn>)>, Failed> {
+    let Some(bridge) = subjects.iter().find(|subject| subject.way == Way::Bridge { opus: false }) else {
+        return Ok(Vec::new());
+    };
+    let take = |(name, playout): (&'static str, bool)| {
+        eprintln!("{BARGE_IN}: {name}");
+        let taken = barge_in::hold_many(bridge, relay, playout, calls, count);
+        Ok((name, taken.map_err(|error| Failed(format!("{name}: {error}")))?))
+    };
+    [("without playout", false), ("with playout", true)].into_iter().map(take).collect()
+}
+
+fn barge_in_table(barge_ins: &[(&'static str, Vec<BargeIn>)]) -> Table {
+    let note = "From the engine's notice, handed to its socket, to the Watch: to the last sound of the old reply (0 when it \
+                had come before), and to the message behind which nothing old came; the way through the relay is in \
+                both. The error is what the engine was told of the reply less what the Watch had played of it.";
+    let columns = [
+        "Watch",
+        "last old sound p50, ms",
+        "p99, ms",
+        "max, ms",
+        "nothing old after p50, ms",
+        "p99, ms",
+        "max, ms",
+        "old sound behind it",
+        "truncation error p50, ms",
+        "p99, ms",
+        "max, ms",
+        "mean with sign, ms",
+        "barge-ins",
+    ];
+    let mut table = Table::new("Barge-ins on Grok", note, &columns);
+    for (name, taken) in barge_ins {
+        let spread = |value: &dyn Fn(&BargeIn) -> f64| {
+            let values = report::sorted(taken.iter().map(value));
+            [0.5, 0.99, 1.0].map(|share| Cell::from(report::rank(&values, share)))
+        };
+        let error = |barge_in: &BargeIn| barge_in.told_ms - barge_in.heard_ms;
+        let mut row: Vec<Cell> = vec![(*name).into()];
+        row.extend(spread(&|barge_in| ms(barge_in.last_old)));
+        row.extend(spread(&|barge_in| ms(barge_in.told)));
+        row.push(f64::from(taken.iter().map(|barge_in| barge_in.stragglers).sum::<u32>()).into());
+        row.extend(spread(&|barge_in| error(barge_in).abs()));
+        row.push((taken.iter().map(error).sum::<f64>() / taken.len() as f64).into());
+        row.push((taken.len() as f64).into());
+        table.rows.push(row);
+    }
+    table
+}
+
 /// The delay of each mark, by the time at which it was spoken; a gap where it was not heard.
 fn over_time(marks: &[Followed]) -> Vec<(f64, Option<f64>)> {
     let rounded = |value: f64| (value * 100.0).round() / 100.0;
@@ -281,6 +342,11 @@ const DIRECTIONS: [Direction; 2] = [
     },
 ];
 
+/// The last of the conditions.
+const BARGE_IN: &str = "barge-in";
+/// So many calls at once, each with so many: more than 100 in all.
+const BARGED_CALLS: usize = 4;
+const BARGE_INS: usize = 28;
 /// Late enough for a delay before it, early enough for 15 s after it.
 const EVENT: Duration = Duration::from_secs(5);
 const STALL: Duration = Duration::from_millis(1_500);

@@ -62,9 +62,14 @@ impl Sound {
         })
     }
 
-    /// The engine's packets.
+    /// The engine's packets, 20 ms each.
     pub fn packets(&self) -> &[Arc<[u8]>] {
         &self.packets
+    }
+
+    /// The microphone's messages, 20 ms each.
+    pub fn speech(&self, opus: bool) -> &[Arc<[u8]>] {
+        if opus { &self.speech_packets } else { &self.speech }
     }
 }
 
@@ -73,10 +78,7 @@ impl Sound {
 /// # Errors
 /// When the helper or bridge does not start, connect or keep going.
 pub fn hold(subject: &Subject, relay: &Relay, sound: &Sound, network: Network, seed: u64) -> Result<Call, Failed> {
-    let mut call = match subject.way {
-        Way::Helper => Running::helper(subject)?,
-        Way::Bridge { opus } => Running::bridge(subject, relay, opus)?,
-    };
+    let mut call = Running::start(subject, relay)?;
     let (engine, answer) = Engine::answer(&call.offer)?;
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -86,7 +88,7 @@ pub fn hold(subject: &Subject, relay: &Relay, sound: &Sound, network: Network, s
         let answered = Instant::now();
         let ready = call.connect(&answer)?;
         let mut send = call.microphone()?;
-        let speech = if call.opus { &sound.speech_packets } else { &sound.speech };
+        let speech = sound.speech(call.opus);
         // What it sends with is given back: with its end the call would end.
         let microphone = scope.spawn(move || (speak(&mut *send, speech, network, seed), send));
         let heard = listen(call.output(), call.opus, Instant::now() + sound.marks.duration())?;
@@ -128,14 +130,21 @@ enum Parts {
 }
 
 /// Sends one message of the microphone's.
-pub type Send = Box<dyn FnMut(&[u8]) -> Result<(), Failed> + std::marker::Send>;
+pub type Microphone = Box<dyn FnMut(&[u8]) -> Result<(), Failed> + Send>;
 
 impl Running {
-    /// Starts a helper.
+    /// Starts a helper, or a bridge on `relay` with a Watch that joins as soon as the bridge is there and asks for GPT-Live.
     ///
     /// # Errors
     /// When it makes no offer.
-    pub fn helper(subject: &Subject) -> Result<Self, Failed> {
+    pub fn start(subject: &Subject, relay: &Relay) -> Result<Self, Failed> {
+        match subject.way {
+            Way::Helper => Self::helper(subject),
+            Way::Bridge { opus } => Self::bridge(subject, relay, opus),
+        }
+    }
+
+    fn helper(subject: &Subject) -> Result<Self, Failed> {
         let started = Instant::now();
         let (helper, mut stdin) = Helper::spawn(subject)?;
         helper::write(&mut stdin, b'C', CONFIG)?;
@@ -144,11 +153,7 @@ impl Running {
         Ok(Self { offer, opus: false, started, offered, parts: Parts::Helper { helper, stdin: Some(stdin) } })
     }
 
-    /// Starts a bridge on `relay`, with a Watch that joins as soon as the bridge is there and asks for GPT-Live.
-    ///
-    /// # Errors
-    /// When it makes no offer.
-    pub fn bridge(subject: &Subject, relay: &Relay, opus: bool) -> Result<Self, Failed> {
+    fn bridge(subject: &Subject, relay: &Relay, opus: bool) -> Result<Self, Failed> {
         let grant = relay.grant()?;
         let started = Instant::now();
         let bridge = Bridge::start(subject, relay, &grant)?;
@@ -160,6 +165,11 @@ impl Running {
         let offer = line.get("offer").and_then(Value::as_str).unwrap_or_default().to_owned();
         let request = line.remove("id").unwrap_or_default();
         Ok(Self { offer, opus, started, offered, parts: Parts::Bridge { bridge, watch: Box::new(watch), request } })
+    }
+
+    /// Whether the Watch speaks Opus.
+    pub fn opus(&self) -> bool {
+        self.opus
     }
 
     /// Hands over the engine's answer. Says when the call stood.
@@ -195,7 +205,7 @@ impl Running {
     ///
     /// # Errors
     /// When it was given out.
-    pub fn microphone(&mut self) -> Result<Send, Failed> {
+    pub fn microphone(&mut self) -> Result<Microphone, Failed> {
         let taken = || Failed("there is one microphone a call".to_owned());
         Ok(match &mut self.parts {
             Parts::Helper { stdin, .. } => {
@@ -212,7 +222,7 @@ impl Running {
 
 /// Sends 20 ms of `speech` each 20 ms, or when the network lets it through. Answers when each frame was spoken.
 fn speak(
-    send: &mut (dyn FnMut(&[u8]) -> Result<(), Failed> + std::marker::Send),
+    send: &mut (dyn FnMut(&[u8]) -> Result<(), Failed> + Send),
     speech: &[Arc<[u8]>],
     network: Network,
     seed: u64,

@@ -4,9 +4,11 @@
 //! Everything here runs on plain threads that sleep to absolute deadlines: a runtime's timer is late by more than what
 //! is measured.
 
+pub mod barge_in;
 pub mod baseline;
 pub mod bridge;
 pub mod call;
+pub mod cores;
 pub mod engine;
 pub mod follow;
 pub mod helper;
