@@ -25,6 +25,7 @@ class Page {
     this.config = null;
     this.call = null;
     this.state = 'loading';
+    this.following = true;
   }
 
   async start() {
@@ -62,7 +63,18 @@ class Page {
     });
     // Back from the browser's page cache: the call of then is over, as after a reload.
     addEventListener('pageshow', (event) => { if (event.persisted) location.reload(); });
+    // The newest line stays in sight, unless somebody reads further up.
+    addEventListener('scroll', () => { this.following = this.atEnd(); }, { passive: true });
+    new ResizeObserver(() => this.follow()).observe(document.body);
     setInterval(() => this.tick(), TICK_MS);
+  }
+
+  atEnd() {
+    return innerHeight + scrollY >= document.documentElement.scrollHeight - NEAR_END_PX;
+  }
+
+  follow() {
+    if (this.following) scrollTo({ top: document.documentElement.scrollHeight });
   }
 
   // --- Before a call
@@ -166,6 +178,7 @@ class Page {
   }
 
   started(call) {
+    announce('polite', 'Connected');
     this.transcript.begin();
     this.delegations.begin(call.session);
     this.showCall();
@@ -258,7 +271,9 @@ class Page {
 
   // --- The work of Hermes
 
-  workDone({ text, tools, startedAt, spoken }) {
+  workDone({ text, tools, startedAt, spoken, failed }) {
+    // A failure has been said and has a notice of its own.
+    if (failed && spoken) return;
     this.transcript.note({ text, spoken, tools: tools.map((tool) => tool.label), ms: Date.now() - startedAt });
     this.call?.idle.active(Date.now());
     if (!spoken) {
@@ -390,7 +405,9 @@ class Page {
   }
 
   show(state, text) {
+    if (state !== this.state && TOLD.has(state)) announce('polite', text);
     this.state = state;
+    $('broken').hidden = state !== 'reconnecting';
     document.documentElement.dataset.state = state;
     write($('status-text'), text);
   }
@@ -413,8 +430,6 @@ class Page {
   showLines() {
     const log = $('log');
     const { lines } = this.transcript;
-    const page = document.documentElement;
-    const atEnd = innerHeight + scrollY >= page.scrollHeight - NEAR_END_PX;
     $('welcome').hidden = lines.length > 0 || !$('token-form').hidden;
     const gone = new Map([...log.children].map((item) => [item.dataset.line, item]));
     let place = log.firstElementChild;
@@ -426,7 +441,7 @@ class Page {
       else log.insertBefore(item, place);
     }
     for (const item of gone.values()) item.remove();
-    if (atEnd) scrollTo({ top: page.scrollHeight });
+    this.follow();
     this.keepSoon();
   }
 
@@ -450,7 +465,7 @@ class Page {
   notice(title, text, { detail, act, other }) {
     write($('notice-title'), title);
     write($('notice-text'), text);
-    tell('notice-detail', detail ?? '');
+    tell('notice-detail', detail && detail !== title ? detail : '');
     for (const [id, action] of [['notice-act', act], ['notice-other', other]]) {
       tell(id, action?.[0] ?? '');
       $(id).onclick = () => { this.clearNotice(); action[1](); };
@@ -533,7 +548,8 @@ class Call {
       const { sdp } = await this.server.session(peer.localDescription.sdp, this.page.history(), this.page.voice());
       if (this.peer !== peer) return;
       await peer.setRemoteDescription({ type: 'answer', sdp });
-      await within(started, START_LIMIT_MS, () => new Failure('not-started', { detail: this.complaint }));
+      const silent = () => (peer.connectionState === 'connected' ? 'not-started' : 'no-way');
+      await within(started, START_LIMIT_MS, () => new Failure(silent(), { detail: this.complaint }));
     } catch (error) {
       if (this.peer === peer) this.closePeer();
       throw error;
@@ -581,7 +597,7 @@ class Call {
     if (Date.now() - this.upSince >= STABLE_MS) this.tries = 0;
     let why = new Failure('dropped');
     while (!this.ended && this.tries < RETRY_MS.length) {
-      this.page.state('reconnecting', `Connection lost. Reconnecting, try ${this.tries + 1} of ${RETRY_MS.length}`);
+      this.page.state('reconnecting', `Reconnecting ${this.tries + 1}/${RETRY_MS.length}`);
       await pause(RETRY_MS[this.tries]);
       this.tries += 1;
       try {
@@ -720,41 +736,42 @@ async function complaint(response) {
 
 /** How loud both sides are, for the eye; nothing else depends on it. */
 class Levels {
+  sides = new Map();
+  samples = new Uint8Array(ANALYSER_SIZE);
+
   start() {
     if (matchMedia('(prefers-reduced-motion: reduce)').matches) return;
+    this.stop();
     this.context ??= new AudioContext();
     this.context.resume().catch(() => {});
-    this.sides = new Map();
-    const bins = new Uint8Array(ANALYSER_SIZE);
-    const draw = () => {
-      for (const [name, { analyser }] of this.sides) {
-        analyser.getByteTimeDomainData(bins);
-        let peak = 0;
-        for (const value of bins) peak = Math.max(peak, Math.abs(value - 128));
-        document.documentElement.style.setProperty(`--${name}`, (peak / 128).toFixed(2));
-      }
-      this.frame = requestAnimationFrame(draw);
-    };
-    draw();
+    this.timer = setInterval(() => this.draw(), LEVEL_MS);
   }
 
   listen(name, stream) {
-    if (!this.frame) return;
+    if (!this.timer) return;
     this.sides.get(name)?.source.disconnect();
-    const analyser = new AnalyserNode(this.context, { fftSize: ANALYSER_SIZE, smoothingTimeConstant: 0 });
+    const analyser = new AnalyserNode(this.context, { fftSize: ANALYSER_SIZE });
     const source = this.context.createMediaStreamSource(stream);
     source.connect(analyser);
     this.sides.set(name, { source, analyser });
   }
 
-  stop() {
-    cancelAnimationFrame(this.frame);
-    this.frame = null;
-    for (const [name, { source }] of this.sides ?? []) {
-      source.disconnect();
-      document.documentElement.style.removeProperty(`--${name}`);
+  draw() {
+    for (const [name, { analyser }] of this.sides) {
+      analyser.getByteTimeDomainData(this.samples);
+      const peak = this.samples.reduce((most, value) => Math.max(most, Math.abs(value - 128)), 0);
+      LEVEL_OF[name]().style.setProperty('--level', (peak / 128).toFixed(1));
     }
-    this.sides?.clear();
+  }
+
+  stop() {
+    clearInterval(this.timer);
+    this.timer = null;
+    for (const [name, { source }] of this.sides) {
+      source.disconnect();
+      LEVEL_OF[name]().style.removeProperty('--level');
+    }
+    this.sides.clear();
     this.context?.suspend().catch(() => {});
   }
 }
@@ -768,7 +785,7 @@ class Levels {
  *
  * Given to it: `request(offset, before)` the lines up to a moment and what marks them as used, `post(lines, signal)` the
  * NDJSON of a run, `append(kind, delegation, text)` an append's event id or null, `talking()` whether the user is speaking;
- * told by it: `changed()`, `done({text, tools, startedAt, spoken})`, `failed(failure)`.
+ * told by it: `changed()`, `done({text, tools, startedAt, spoken, failed})`, `failed(failure)`.
  */
 export class Delegations {
   constructor(page) {
@@ -835,7 +852,7 @@ export class Delegations {
     const offset = Number.isFinite(event.offset_ms) ? event.offset_ms : Infinity;
     const job = {
       id, session: this.session, offset, createdAt: now, heardAt: now, reading: new AbortController(),
-      startedAt: 0, tools: [], approvals: [], text: '', toldAt: 0, over: false,
+      startedAt: 0, tools: [], approvals: [], text: '', toldAt: 0, over: false, failed: false,
     };
     this.job = job;
     const request = await this.settled(job);
@@ -899,6 +916,7 @@ export class Delegations {
     } catch (error) {
       if (this.job !== job) return;
       const failure = error instanceof Failure ? error : new Failure('cut', { cause: error });
+      job.failed = job.text === '';
       this.finish(job, explain(failure).spoken);
       this.page.failed(failure);
     }
@@ -1066,7 +1084,7 @@ export class Transcript {
 
   /** Whether a piece goes on with a line: no long pause between, and nobody else began to speak in it. */
   continues(line, start) {
-    const between = (other) => other.session === line.session && other.speaker !== line.speaker
+    const between = (other) => other.session === line.session && ![line.speaker, 'work'].includes(other.speaker)
       && other.start >= line.end && other.start < start;
     return start - line.end <= PAUSE_MS && !this.lines.some(between);
   }
@@ -1236,7 +1254,7 @@ export function explain({ kind, status }, config) {
     'not-started': ['Not connected', 'The voice service did not start', 'It accepted the call and then said nothing.', 'Try again'],
     'dropped': ['Connection lost', 'The connection is lost', 'Several tries did not bring it back. A new call goes on with this conversation.', 'Call again'],
     'closed': ['Ended', 'The voice service ended the call', 'A new call goes on with this conversation.', 'Call again'],
-    'content': ['Ended', 'The voice service ended the call', 'It did so because of what was said.', 'Call again'],
+    'content': ['Ended', 'The voice service stopped this conversation', 'It did so because of what was said.', 'Call again'],
     'hung-up': ['Call ended', 'Call ended', ''],
     'idle': ['Call ended', 'The call was closed', `Nobody spoke for ${idle} seconds, and each open second is billed. A new call goes on here.`],
   }[kind] ?? ['Failed', 'Something went wrong', 'This is a fault of the page.', 'Try again'];
@@ -1298,11 +1316,11 @@ function inOrder(list) {
   return list.toSorted((a, b) => a.session - b.session || a.start - b.start);
 }
 
-/** Pieces as they are; a space only where a pause lies between two that have none. */
+/** Pieces as they are; a space only where one utterance ends and another begins, which has none before it. */
 function joined(list) {
   return list.reduce((text, piece, n) => {
-    const apart = n > 0 && piece.start - list[n - 1].end >= APART_MS && !/\s$/.test(text) && !/^\s/.test(piece.text);
-    return text + (apart ? ' ' : '') + piece.text;
+    const apart = n > 0 && (piece.start - list[n - 1].end >= APART_MS || (/[.!?…]$/.test(text) && /^\p{Lu}/u.test(piece.text)));
+    return text + (apart && !/\s$/.test(text) && !/^\s/.test(piece.text) ? ' ' : '') + piece.text;
   }, '');
 }
 
@@ -1380,7 +1398,7 @@ export const SETTLE = { leastMs: 600, quietMs: 600, limitMs: 3_000, stepMs: 50 }
 /** See {@link pieces}. */
 const APPEND_BYTES = 480;
 /** A pause that ends a line. */
-const PAUSE_MS = 2_000;
+const PAUSE_MS = 1_200;
 /** A pause that separates words. */
 const APART_MS = 600;
 /** Two hours of slots, and lines on the page. */
@@ -1436,6 +1454,8 @@ const REPEAT_PLEASE = 'I did not catch that. Please say it again.';
 const STILL_WORKING = 'Hermes is still working on it.';
 const NO_ANSWER = 'Hermes is done, and had nothing to say.';
 const SPEAKERS = { user: 'You', assistant: 'Hermes' };
+/** The states a screen reader is told of; who speaks at the moment can be heard. */
+const TOLD = new Set(['microphone', 'connecting', 'weak', 'reconnecting', 'ended', 'failed']);
 /** A line is finished when nothing was added for this long, and the voice speaks until this long after its last word. */
 const LINE_DONE_MS = 2_500;
 const SPEAKING_MS = 1_200;
@@ -1444,6 +1464,8 @@ const KEEP_MS = 1_000;
 const ANNOUNCED_MS = 10_000;
 const NEAR_END_PX = 80;
 const ANALYSER_SIZE = 512;
+const LEVEL_MS = 80;
+const LEVEL_OF = { mic: () => $('mute'), voice: () => $('call') };
 const ENCODER = new TextEncoder();
 
 if (typeof document !== 'undefined') new Page().start();
