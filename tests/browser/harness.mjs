@@ -18,7 +18,7 @@ const pictures = join(work, 'pictures');
 await mkdir(pictures, { recursive: true });
 
 /** A slow machine's patience, in ms. */
-export const PATIENCE = 30_000;
+export const PATIENCE = 90_000;
 export const PHONE = { width: 390, height: 844 };
 export const DESKTOP = { width: 1280, height: 800 };
 
@@ -59,7 +59,10 @@ export async function serve({ config = {}, token, hermes, script } = {}) {
   };
 }
 
-/** Chromium. Its microphone hears the question after `lead` seconds, then nothing; `lead` null: nothing at all. */
+/**
+ * Chromium. Its microphone hears the question `lead` seconds after it was opened, then nothing for a minute, and so on: a call
+ * that a slow machine begins too late has another chance. `lead` null: nothing at all.
+ */
 export async function browse({ lead = null } = {}) {
   const recording = join(work, `microphone-${lead ?? 'quiet'}.wav`);
   await writeFile(recording, await microphone(lead));
@@ -68,7 +71,7 @@ export async function browse({ lead = null } = {}) {
     args: [
       '--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
       '--disable-component-update', '--disable-sync', '--use-fake-device-for-media-stream',
-      `--use-file-for-fake-audio-capture=${recording}%noloop`,
+      `--use-file-for-fake-audio-capture=${recording}`,
       // A name that is this machine, and that no browser takes for it.
       '--host-resolver-rules=MAP voice.test 127.0.0.1',
     ],

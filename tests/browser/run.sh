@@ -27,5 +27,5 @@ if ! cmp -s "$here/package-lock.json" "$work/package-lock.json" || [ ! -d "$work
 fi
 
 export CHROMIUM BROWSER_WORK="$work" WATCH_AUDIO="$root/target/debug/watch-audio" WATCH_AUDIO_PROBE="$root/target/debug/watch-audio-probe"
-exec node --test --test-concurrency=1 --test-timeout=120000 ${1:+--test-name-pattern="$1"} --test-reporter=spec \
+exec node --test --test-concurrency=2 --test-timeout=300000 ${1:+--test-name-pattern="$1"} --test-reporter=spec \
     "$here/logic.test.mjs" "$here/call.test.mjs" "$here/faults.test.mjs"

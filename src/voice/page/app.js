@@ -59,7 +59,10 @@ class Page {
     });
     addEventListener('pagehide', () => {
       this.keep(this.call !== null);
-      this.call?.close();
+      this.call?.leave();
+    });
+    document.addEventListener('visibilitychange', () => {
+      if (!document.hidden && this.call?.live) this.call.keepAwake();
     });
     // Back from the browser's page cache: the call of then is over, as after a reload.
     addEventListener('pageshow', (event) => { if (event.persisted) location.reload(); });
@@ -198,7 +201,7 @@ class Page {
     this.delegations.detach();
     this.levels.stop();
     $('sound').srcObject = null;
-    $('unheard').hidden = true;
+    conceal('unheard');
     this.keep(false);
     this.showCall();
     this.tick();
@@ -247,7 +250,7 @@ class Page {
   async hear() {
     try {
       await $('sound').play();
-      $('unheard').hidden = true;
+      conceal('unheard');
     } catch (error) {
       // Some browsers want one more press before they play. Any other reason goes away with the stream.
       $('unheard').hidden = error.name !== 'NotAllowedError' || this.call === null;
@@ -266,7 +269,6 @@ class Page {
   stay() {
     this.call?.idle.active(Date.now());
     this.tick();
-    $('call').focus();
   }
 
   // --- The work of Hermes
@@ -339,11 +341,7 @@ class Page {
     const panel = $('approval');
     const { approvals } = this.delegations;
     const [asked] = approvals;
-    if (!asked) {
-      if (panel.contains(document.activeElement)) $('call').focus();
-      panel.hidden = true;
-      return;
-    }
+    if (!asked) return conceal('approval');
     if (!asked.shownAt) {
       asked.shownAt = Date.now();
       announce('assertive', `Hermes asks for approval: ${asked.description || 'to run a command'}`);
@@ -376,10 +374,7 @@ class Page {
     if (call?.startedAt) write($('clock'), minutes(now - call.startedAt));
     if (job) write($('work-time'), minutes(now - job.startedAt));
     this.announceLines(now);
-    if (!call?.live) {
-      $('idle').hidden = true;
-      return;
-    }
+    if (!call?.live) return conceal('idle');
     const left = Math.ceil(call.idle.left(now, job !== null) / 1000);
     if (left <= 0) {
       this.over(new Failure('idle'));
@@ -387,7 +382,8 @@ class Page {
     }
     const near = left <= Math.min(IDLE_WARNING_S, Math.ceil(this.config.idle_seconds / 2));
     if (near && $('idle').hidden) announce('polite', `Nobody speaks. The call ends in ${left} seconds.`);
-    $('idle').hidden = !near;
+    if (near) $('idle').hidden = false;
+    else conceal('idle');
     write($('idle-left'), String(left));
     if (!call.steady) return;
     const speaking = now - this.transcript.heardAt.assistant < SPEAKING_MS;
@@ -476,7 +472,7 @@ class Page {
   }
 
   clearNotice() {
-    $('notice').hidden = true;
+    conceal('notice');
     this.showLines();
   }
 }
@@ -634,17 +630,16 @@ class Call {
     this.closePeer();
   }
 
-  /** Ends everything at once, for a page that goes away. */
-  close() {
+  /** For a page that goes away: the service is told, and the browser does the rest. */
+  leave() {
     this.ended = true;
     this.sendClose();
     this.silence();
-    this.closePeer();
   }
 
   end(why) {
     if (this.ended) return;
-    this.close();
+    this.hangUp();
     this.page.over(why instanceof Failure ? why : new Failure('fault', { detail: String(why?.message ?? why) }));
   }
 
@@ -672,7 +667,7 @@ class Call {
   /** A phone that locks its screen takes the microphone away. */
   async keepAwake() {
     try {
-      this.awake ??= await navigator.wakeLock?.request('screen');
+      if (!this.awake || this.awake.released) this.awake = await navigator.wakeLock?.request('screen');
       if (this.ended) await this.awake?.release();
     } catch {
       // Refused, for instance at low battery: the call goes on all the same.
@@ -1369,6 +1364,12 @@ function $(id) {
 /** Writes a text only when it is another: screen readers take each writing for news. */
 function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
+}
+
+/** Hides a panel; whoever was in it with the keyboard goes on at the call button. */
+function conceal(id) {
+  if ($(id).contains(document.activeElement)) $('call').focus();
+  $(id).hidden = true;
 }
 
 /** Writes a text and shows its element, or hides it when there is none. */
