@@ -22,7 +22,7 @@ pub async fn hold(
 ) -> Verdict {
     let mut tries = 1;
     loop {
-        let end = session::run(journal, manner, grant, tools, stop).await;
+        let end = Box::pin(session::run(journal, manner, grant, tools, stop)).await;
         if let Some(verdict) = come_out(journal, &end, *stop.borrow()) {
             return verdict;
         }

@@ -14,10 +14,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use watch_audio::descriptors;
 use watch_audio::engine::EngineKind;
+use watch_audio::hermes::{Choice as Decision, Hermes, Runner, SPOKEN};
 use watch_audio::log;
 use watch_audio::relay::RelayUrl;
+use watch_audio::seal::GrantId;
 use watch_audio::secret::{Secret, warn_if_shared};
 use watch_audio::sign_in::files::SignIns;
+use watch_audio::voice;
 use watch_audio_media::resample::Resampler;
 use watch_audio_media::wav;
 
@@ -34,7 +37,7 @@ use crate::recording::Recording;
 use crate::report;
 use crate::session::Manner;
 use crate::sim::script::Script;
-use crate::tools::Answers;
+use crate::tools::{Answers, Jobs};
 use crate::verdict::{Signal, Stop, Verdict};
 
 /// Holds a call as an Apple Watch would: speaks a WAV file to a voice engine and keeps what is answered.
@@ -74,6 +77,15 @@ struct Arguments {
     /// Sign-ins for real engines, as `watch-audio bridge --config` takes them.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// A Hermes API server, such as http://127.0.0.1:8642: what the engine hands over is run there.
+    #[arg(long, value_name = "URL", requires = "hermes_key_file")]
+    hermes: Option<String>,
+    /// File with the key to it (API_SERVER_KEY).
+    #[arg(long, value_name = "FILE", requires = "hermes")]
+    hermes_key_file: Option<PathBuf>,
+    /// What is answered when a run asks for an approval: nobody is there to be asked.
+    #[arg(long, value_name = "CHOICE", requires = "hermes", value_parser = ["once", "session", "deny"], default_value = "deny")]
+    approve: String,
     /// The bridge to start, instead of the one in this program.
     #[arg(long, value_name = "PATH")]
     bridge: Option<PathBuf>,
@@ -269,7 +281,7 @@ fn options(arguments: &Arguments) -> Result<(Options, Option<PageFile>), Verdict
     let options = Options {
         manner,
         host: HostOptions {
-            answers: if arguments.pairing.is_some() { Answers::Unsupported } else { Answers::scripted(SEARCH) },
+            answers: answers(arguments)?,
             relay,
             engine: engine_at,
             dialect,
@@ -284,6 +296,21 @@ fn options(arguments: &Arguments) -> Result<(Options, Option<PageFile>), Verdict
         sound,
     };
     Ok((options, page))
+}
+
+/// Who does what the engine hands over.
+fn answers(arguments: &Arguments) -> Result<Answers, Verdict> {
+    let bad = |error: &dyn std::fmt::Display| Verdict::BadUse(error.to_string());
+    let (Some(url), Some(key)) = (&arguments.hermes, &arguments.hermes_key_file) else {
+        let real = arguments.pairing.is_some();
+        return Ok(if real { Answers::Unsupported } else { Answers::scripted(SEARCH) });
+    };
+    let key = voice::args::secret(key).map_err(|error| bad(&error))?;
+    let hermes = Hermes::new(url, key).map_err(|error| bad(&error))?;
+    let decision = Decision::parse(&arguments.approve).expect("the command line takes no other word");
+    // A call of the probe is a conversation of its own.
+    let session = format!("probe-{}", GrantId::random());
+    Ok(Answers::Hermes(Jobs { runner: Runner::new(hermes, SPOKEN.to_owned()), session, decision }))
 }
 
 /// The page about the call, where one is wanted.
@@ -306,7 +333,7 @@ impl EngineName {
 impl Arguments {
     /// The files that are read: none of them is written over.
     fn inputs(&self) -> Vec<&Path> {
-        [&self.question, &self.pairing, &self.config, &self.script]
+        [&self.question, &self.pairing, &self.config, &self.script, &self.hermes_key_file]
             .into_iter()
             .flatten()
             .map(PathBuf::as_path)

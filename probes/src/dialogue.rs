@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use watch_audio::engine::EngineKind;
+use watch_audio::hermes::{Line, Speaker};
 pub use watch_audio::sign_in::session::Dialect;
 
 /// The Watch's side of the conversation with one engine session.
@@ -15,7 +16,7 @@ pub struct Dialogue {
     dialect: Dialect,
     /// Delegations and function calls seen, by id: the same one may be announced twice (case 32).
     seen: HashSet<String>,
-    /// Dialect A: what the user said, to rebuild a request from.
+    /// Dialect A: what was said since the last request, to rebuild the next one from.
     fragments: Vec<Fragment>,
     consumed_ms: u64,
     settling: Option<Settling>,
@@ -36,6 +37,8 @@ pub enum Act {
         id: String,
         /// What to look for.
         query: String,
+        /// What was said since the last request, newest last.
+        lines: Vec<Line>,
     },
     /// The engine has (more of) the user's words.
     Heard(String),
@@ -55,6 +58,7 @@ pub enum Act {
 
 #[derive(Debug)]
 struct Fragment {
+    speaker: Speaker,
     start_ms: u64,
     end_ms: u64,
     text: String,
@@ -122,19 +126,16 @@ impl Dialogue {
     fn gpt_live(&mut self, now: Duration, event: &Value) -> Vec<Act> {
         match (text(event, "/type"), self.dialect) {
             ("session.input_transcript.delta", Dialect::A) => {
-                let fragment = Fragment {
-                    start_ms: number(event, "/start_ms"),
-                    end_ms: number(event, "/end_ms"),
-                    text: text(event, "/delta").to_owned(),
-                };
-                let act = Act::Heard(fragment.text.clone());
-                self.fragments.push(fragment);
+                self.keep(Speaker::User, event);
                 if let Some(settling) = &mut self.settling {
                     settling.last_fragment = now;
                 }
-                vec![act]
+                vec![Act::Heard(text(event, "/delta").to_owned())]
             }
-            ("session.output_transcript.delta", Dialect::A) => said(text(event, "/delta")),
+            ("session.output_transcript.delta", Dialect::A) => {
+                self.keep(Speaker::Assistant, event);
+                said(text(event, "/delta"))
+            }
             ("session.delegation.created", Dialect::A) if text(event, "/delegation/target") != "responses" => {
                 let id = text(event, "/delegation/id").to_owned();
                 if self.seen.insert(id.clone()) {
@@ -148,7 +149,7 @@ impl Dialogue {
             ("delegation.created", Dialect::B) => {
                 let id = text(event, "/item/id").to_owned();
                 let query = text(event, "/item/content/0/text").to_owned();
-                if self.seen.insert(id.clone()) { vec![Act::Search { id, query }] } else { vec![] }
+                if self.seen.insert(id.clone()) { vec![search(id, query)] } else { vec![] }
             }
             ("turn.created" | "turn.done", Dialect::B) if text(event, "/turn/role") == "assistant" => {
                 vec![Act::SaidAll]
@@ -177,7 +178,7 @@ impl Dialogue {
                 }
                 self.open_calls += 1;
                 let arguments = serde_json::from_str::<Value>(text(event, "/arguments")).unwrap_or_default();
-                vec![Act::Search { id, query: text(&arguments, "/query").to_owned() }]
+                vec![search(id, text(&arguments, "/query").to_owned())]
             }
             "response.done" => {
                 self.response_running = false;
@@ -190,12 +191,30 @@ impl Dialogue {
         }
     }
 
+    fn keep(&mut self, speaker: Speaker, event: &Value) {
+        self.fragments.push(Fragment {
+            speaker,
+            start_ms: number(event, "/start_ms"),
+            end_ms: number(event, "/end_ms"),
+            text: text(event, "/delta").to_owned(),
+        });
+    }
+
     /// When [`Dialogue::handle_timeout`] has something to do.
     pub fn deadline(&self) -> Option<Duration> {
         self.settling.as_ref().map(|settling| {
-            let quiet = (settling.created + SETTLE).max(settling.last_fragment + SETTLE);
-            quiet.min(settling.created + SETTLE_LIMIT)
+            let latest = settling.created + SETTLE_LIMIT;
+            if !self.request(settling.offset_ms).any(|fragment| fragment.speaker == Speaker::User) {
+                return latest;
+            }
+            (settling.created + SETTLE).max(settling.last_fragment + SETTLE).min(latest)
         })
+    }
+
+    /// What was said since the last request and before `offset_ms`.
+    fn request(&self, offset_ms: u64) -> impl Iterator<Item = &Fragment> {
+        let consumed = self.consumed_ms;
+        self.fragments.iter().filter(move |fragment| fragment.end_ms > consumed && fragment.start_ms < offset_ms)
     }
 
     /// Ends the wait for the words of a delegation.
@@ -205,18 +224,21 @@ impl Dialogue {
         }
         let Some(Settling { id, offset_ms, .. }) = self.settling.take() else { return vec![] };
         self.fragments.sort_by_key(|fragment| fragment.start_ms);
-        let consumed = self.consumed_ms;
-        let query: String = self
-            .fragments
-            .iter()
-            .filter(|fragment| fragment.end_ms > consumed && fragment.start_ms < offset_ms)
-            .map(|fragment| fragment.text.as_str())
-            .collect();
+        let mut lines: Vec<Line> = Vec::new();
+        for fragment in self.request(offset_ms) {
+            match lines.last_mut().filter(|line| line.speaker == fragment.speaker) {
+                Some(line) => line.text.push_str(&fragment.text),
+                None => lines.push(Line { speaker: fragment.speaker, text: fragment.text.trim_start().to_owned() }),
+            }
+        }
+        let words = lines.iter().filter(|line| line.speaker == Speaker::User).map(|line| line.text.trim());
+        let query = words.collect::<Vec<_>>().join(" ").trim().to_owned();
         self.consumed_ms = offset_ms;
-        if query.trim().is_empty() {
+        self.fragments.retain(|fragment| fragment.end_ms > offset_ms);
+        if query.is_empty() {
             return self.answer(&id, "I did not catch that. Please say it again.").into_iter().map(Act::Send).collect();
         }
-        vec![Act::Search { id, query: query.trim().to_owned() }]
+        vec![Act::Search { id, query, lines }]
     }
 
     /// The events that carry the answer of a search to the engine.
@@ -268,19 +290,44 @@ pub fn words_of(result: &Map<String, Value>) -> String {
     lines.join("\n")
 }
 
-/// Cuts a text into appends, in order, at spaces where there are any and never inside a character (case 29).
+/// Cuts a text into appends, in order: at the ends of sentences where they fit, else at spaces, and never inside a
+/// character (case 29).
 fn pieces(text: &str) -> Vec<&str> {
     let mut pieces = Vec::new();
     let mut rest = text;
     while rest.len() > APPEND_BYTES {
-        let limit = rest.floor_char_boundary(APPEND_BYTES);
-        let cut = rest[..limit].rfind([' ', '\n']).map_or(limit, |space| space + 1);
-        let (piece, left) = rest.split_at(cut);
+        let room = &rest[..rest.floor_char_boundary(APPEND_BYTES)];
+        let (piece, left) = rest.split_at(sentence_end(room).or_else(|| last_space(room)).unwrap_or(room.len()));
         pieces.push(piece);
         rest = left;
     }
     pieces.push(rest);
     pieces
+}
+
+/// Behind the last sentence that ends in a text, and behind the space that follows it.
+fn sentence_end(text: &str) -> Option<usize> {
+    let mut end = None;
+    let mut characters = text.char_indices().peekable();
+    while let Some((at, c)) = characters.next() {
+        let behind = at + c.len_utf8();
+        match (c, characters.peek()) {
+            ('。' | '！' | '？' | '\n', _) => end = Some(behind),
+            ('.' | '!' | '?' | '…', Some((_, next))) if next.is_whitespace() => end = Some(behind + next.len_utf8()),
+            _ => {}
+        }
+    }
+    end
+}
+
+fn last_space(text: &str) -> Option<usize> {
+    text.rfind(' ').map(|space| space + 1)
+}
+
+/// A request that came with its words.
+fn search(id: String, query: String) -> Act {
+    let lines = vec![Line { speaker: Speaker::User, text: query.clone() }];
+    Act::Search { id, query, lines }
 }
 
 fn said(words: &str) -> Vec<Act> {
@@ -306,7 +353,7 @@ pub const TOOL: &str = "web_search";
 const APPEND_BYTES: usize = 500;
 /// Dialect A: the words of a delegation are complete when none came for this long (`engines.md` 1.4).
 const SETTLE: Duration = Duration::from_millis(600);
-/// Dialect A: and are taken as they are after this long.
+/// Dialect A: and are taken as they are after this long; without any, the user is asked again.
 const SETTLE_LIMIT: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
@@ -330,8 +377,7 @@ mod tests {
         }
         assert_eq!(dialogue.deadline(), Some(ms(2000)));
         assert_eq!(dialogue.handle_timeout(ms(1999)), []);
-        let search = Act::Search { id: "item_D1".into(), query: "weather in Oslo".into() };
-        assert_eq!(dialogue.handle_timeout(ms(2000)), [search]);
+        assert_eq!(dialogue.handle_timeout(ms(2000)), [search("item_D1".into(), "weather in Oslo".into())]);
         // Twice the same id is one request (case 32).
         dialogue.event(ms(2100), &created);
         assert_eq!(dialogue.deadline(), None);
@@ -343,9 +389,51 @@ mod tests {
         let created = json!({"type": "session.delegation.created", "offset_ms": 2200,
             "delegation": {"id": "item_D1", "target": "client"}});
         dialogue.event(ms(0), &created);
-        let [Act::Send(event)] = &dialogue.handle_timeout(ms(600))[..] else { panic!("an append was due") };
+        assert_eq!(dialogue.handle_timeout(ms(2_999)), [], "the words may still come");
+        let [Act::Send(event)] = &dialogue.handle_timeout(ms(3_000))[..] else { panic!("an append was due") };
         assert_eq!(event["type"], "session.commentary.append");
         assert_eq!(event["delegation_id"], "item_D1");
+    }
+
+    #[test]
+    fn a_request_is_what_both_said_since_the_last_one() {
+        let mut dialogue = Dialogue::new(EngineKind::GptLive, Dialect::A);
+        let say = |dialogue: &mut Dialogue, speaker: &str, words: &str, start: u64| {
+            let kind = format!("session.{speaker}_transcript.delta");
+            let event = json!({"type": kind, "delta": words, "start_ms": start, "end_ms": start + 200});
+            dialogue.event(ms(start), &event);
+        };
+        let delegation = |id: &str, offset: u64| json!({"type": "session.delegation.created", "offset_ms": offset, "delegation": {"id": id, "target": "client"}});
+        let line = |speaker, text: &str| Line { speaker, text: text.into() };
+        say(&mut dialogue, "input", "The", 0);
+        say(&mut dialogue, "input", " weather.", 200);
+        say(&mut dialogue, "output", "Where?", 800);
+        say(&mut dialogue, "input", " In", 1_400);
+        say(&mut dialogue, "input", " Oslo.", 1_600);
+        dialogue.event(ms(2_000), &delegation("d1", 1_800));
+        let [Act::Search { query, lines, .. }] = &dialogue.handle_timeout(ms(2_600))[..] else { panic!() };
+        assert_eq!(query, "The weather. In Oslo.");
+        let expected =
+            [line(Speaker::User, "The weather."), line(Speaker::Assistant, "Where?"), line(Speaker::User, "In Oslo.")];
+        assert!(lines[..] == expected);
+        say(&mut dialogue, "output", "Okay,", 2_000);
+        say(&mut dialogue, "input", "And tomorrow?", 3_000);
+        dialogue.event(ms(3_500), &delegation("d2", 3_200));
+        let [Act::Search { lines, .. }] = &dialogue.handle_timeout(ms(4_100))[..] else { panic!() };
+        assert!(lines[..] == [line(Speaker::Assistant, "Okay,"), line(Speaker::User, "And tomorrow?")]);
+    }
+
+    #[test]
+    fn case_29_pieces_end_with_their_sentences() {
+        let sentence = format!("The {} end.", "very long way to the".repeat(9));
+        let answer = format!("{} Version 1.5 is out! {}", sentence, [sentence.as_str(); 5].join(" "));
+        for piece in &super::pieces(&answer) {
+            assert!(piece.len() <= APPEND_BYTES && piece.trim_end().ends_with(['.', '!']), "{piece:?}");
+        }
+        let japanese = "東京は晴れです。".repeat(500);
+        let pieces = super::pieces(&japanese);
+        assert!(pieces.iter().all(|piece| piece.len() <= APPEND_BYTES && piece.ends_with('。')));
+        assert_eq!(pieces.concat(), japanese);
     }
 
     #[test]

@@ -156,7 +156,7 @@ impl Host {
         let opened = client.create_grant(&asked).await.map_err(|error| no_grant(&error))?;
         let grant = Grant { id: opened.id, root: Root::random(), watch_key, relay: relay_url };
         // From here on the grant must be closed again, whatever happens.
-        let tools = Tools::new(&grant).map_err(|error| no_grant(&error));
+        let tools = Tools::new(&grant).map(|tools| tools.with(&answers)).map_err(|error| no_grant(&error));
         let bridge = Bridge::start(&bridge, &grant, &url, &credential, LIFE, sign_ins).await;
         match (tools, bridge) {
             (Ok(tools), Ok(bridge)) => {

@@ -31,3 +31,4 @@ pub mod verdict;
 pub mod voice_demo;
 pub mod watch;
 pub mod waveform;
+mod work;

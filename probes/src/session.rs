@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tokio::sync::watch::Receiver;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use watch_audio::engine::EngineKind;
 use watch_audio_media::codec::CodecError;
 
 use crate::attempts::stopped;
 use crate::coding::Coding;
-use crate::dialogue::{Act, Dialect, Dialogue, words_of};
+use crate::dialogue::{Act, Dialect, Dialogue};
 use crate::journal::Journal;
 use crate::live::captions::Who;
 use crate::microphone::Microphone;
@@ -21,6 +20,7 @@ use crate::timeline::What;
 use crate::tools::Tools;
 use crate::verdict::Stop;
 use crate::watch::{Close, Grant, Incoming, JoinError, Watch};
+use crate::work::{Done, Work};
 
 /// How the Watch behaves in a call.
 #[derive(Clone)]
@@ -161,7 +161,7 @@ async fn start(journal: &mut Journal, manner: &Manner, watch: &mut Watch) -> Res
 struct Session<'a> {
     journal: &'a mut Journal,
     manner: &'a Manner,
-    tools: &'a Tools,
+    work: Work,
     watch: &'a mut Watch,
     dialogue: Dialogue,
     microphone: Microphone,
@@ -169,7 +169,6 @@ struct Session<'a> {
     opened: Instant,
     coding: Coding,
     ping_at: Instant,
-    searches: JoinSet<(String, Map<String, Value>)>,
     /// Grok: a reply is on its way.
     replying: bool,
     barge_in: Option<Duration>,
@@ -180,7 +179,7 @@ impl<'a> Session<'a> {
     fn new(
         journal: &'a mut Journal,
         manner: &'a Manner,
-        tools: &'a Tools,
+        tools: &Tools,
         watch: &'a mut Watch,
         opened: Instant,
         coding: Coding,
@@ -188,14 +187,13 @@ impl<'a> Session<'a> {
         Self {
             journal,
             manner,
-            tools,
+            work: Work::new(tools.clone()),
             watch,
             dialogue: Dialogue::new(manner.engine, manner.dialect),
             microphone: Microphone::new(manner.engine.input_rate(), manner.question.clone()),
             opened,
             coding,
             ping_at: opened + PING,
-            searches: JoinSet::new(),
             replying: false,
             barge_in: manner.barge_in,
             tap: manner.tap,
@@ -214,10 +212,8 @@ impl<'a> Session<'a> {
             let deadline = self.deadline();
             let end = tokio::select! {
                 (at, incoming) = self.watch.next() => self.take_in(at, incoming),
-                Some(found) = self.searches.join_next() => {
-                    if let Ok((id, result)) = found {
-                        self.answer(&id, &words_of(&result));
-                    }
+                done = self.work.next() => {
+                    self.worked(done);
                     None
                 }
                 () = sleep_until(deadline) => None,
@@ -345,7 +341,7 @@ impl<'a> Session<'a> {
 
     /// Whether the engine waits for something of ours.
     fn owes(&self) -> bool {
-        !self.searches.is_empty() || self.dialogue.deadline().is_some()
+        self.work.owes() || self.dialogue.deadline().is_some()
     }
 
     /// When the user's last words ended, on the call's time line; none while he speaks.
@@ -429,10 +425,11 @@ impl<'a> Session<'a> {
         let timeline = &mut self.journal.timeline;
         match act {
             Act::Send(event) => self.watch.event(&event),
-            Act::Search { id, query } => {
+            Act::Search { id, query, lines } => {
                 timeline.note(at, What::Delegation, query.clone());
-                let tools = self.tools.clone();
-                self.searches.spawn(async move { (id, tools.web_search(&query).await) });
+                if let Some(done) = self.work.begin(&id, query, lines) {
+                    self.worked(done);
+                }
             }
             Act::Heard(words) => {
                 let whole = self.manner.engine == EngineKind::Grok;
@@ -459,6 +456,13 @@ impl<'a> Session<'a> {
             }
             Act::ReplyEnds => self.replying = false,
             Act::Complaint(words) => timeline.note(at, What::Complaint, words),
+        }
+    }
+
+    fn worked(&mut self, done: Done) {
+        match done {
+            Done::Answer { id, words } => self.answer(&id, &words),
+            Done::Goes(words) => self.journal.timeline.note(Instant::now(), What::Work, words),
         }
     }
 

@@ -46,6 +46,8 @@ pub enum What {
     Heard,
     /// The engine hands work over.
     Delegation,
+    /// The agent uses a tool, or asks for an approval.
+    Work,
     /// The answer of that work went to the engine.
     Answer,
     /// The engine's transcript of itself begins.
@@ -157,6 +159,7 @@ impl What {
             Self::QuestionEnd => "question ends",
             Self::Heard => "engine heard",
             Self::Delegation => "delegation",
+            Self::Work => "agent",
             Self::Answer => "answer handed over",
             Self::Said => "engine says",
             Self::Speech => "speech begins",

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+use watch_audio::hermes::{Choice, Runner};
 use watch_audio::relay::client::{self, ClientError, FetchedCall};
 use watch_audio::seal::tools::{open_call, seal_result};
 
@@ -13,7 +14,21 @@ use crate::watch::Grant;
 
 /// The Watch's way to the host's tools.
 #[derive(Debug, Clone)]
-pub struct Tools(client::Watch);
+pub struct Tools {
+    host: client::Watch,
+    jobs: Option<Jobs>,
+}
+
+/// An agent that does what the engine hands over: as runs on a Hermes API server, in the place of searches.
+#[derive(Debug, Clone)]
+pub struct Jobs {
+    /// Runs them.
+    pub runner: Runner,
+    /// The Hermes session of the call: 1 to 64 of `A-Za-z0-9_-`.
+    pub session: String,
+    /// What is answered when a run asks for an approval. Nobody is there to be asked.
+    pub decision: Choice,
+}
 
 impl Tools {
     /// The tools of a grant.
@@ -22,13 +37,26 @@ impl Tools {
     /// When this machine cannot make requests at all.
     pub fn new(grant: &Grant) -> Result<Self, ClientError> {
         let (id, root, watch_key) = (grant.id.clone(), grant.root.clone(), grant.watch_key.clone());
-        Ok(Self(client::Watch::new(grant.relay.clone(), id, root, watch_key)?))
+        Ok(Self { host: client::Watch::new(grant.relay.clone(), id, root, watch_key)?, jobs: None })
+    }
+
+    /// The same with an agent in the place of searches, where the host has one.
+    pub fn with(mut self, answers: &Answers) -> Self {
+        if let Answers::Hermes(jobs) = answers {
+            self.jobs = Some(jobs.clone());
+        }
+        self
+    }
+
+    /// The agent, where the host has one.
+    pub fn jobs(&self) -> Option<&Jobs> {
+        self.jobs.as_ref()
     }
 
     /// Searches the web; gives what the host answered, or an answer of that shape that says why there is none.
     pub async fn web_search(&self, query: &str) -> Map<String, Value> {
         let call = json!({"tool": TOOL, "args": {"query": query, "limit": SEARCH_RESULTS}});
-        let answer = match self.0.call_tool(call.to_string().as_bytes()).await {
+        let answer = match self.host.call_tool(call.to_string().as_bytes()).await {
             Ok(answer) => serde_json::from_slice(&answer).map_err(|_| "the host's answer is no JSON".to_owned()),
             Err(error) => Err(error.to_string()),
         };
@@ -46,6 +74,8 @@ pub enum Answers {
     Scripted(Map<String, Value>, Duration),
     /// Status 501: on a real relay the probe plays no agent.
     Unsupported,
+    /// There is an agent: what the engine hands over is run there, and no tool is called.
+    Hermes(Jobs),
 }
 
 impl Answers {

@@ -189,7 +189,7 @@ enum Attempt {
     /// Nothing was started: ask again after this long.
     Later(Option<Duration>, StartError),
     /// It may have been started or not.
-    Lost(StartError),
+    Lost,
     No(StartError),
 }
 
@@ -240,23 +240,28 @@ impl Hermes {
     pub async fn start(&self, run: &NewRun, replaced: &mut watch::Receiver<bool>) -> Result<RunId, StartError> {
         let deadline = Instant::now() + self.patience.start;
         let mut pause = FIRST_PAUSE;
+        // Whether a run may be there that we know nothing of. Then it is asked for until that is known.
+        let mut lost = false;
         loop {
             let (wait, error) = match self.attempt(run).await {
                 Attempt::Started(id) => return Ok(id),
                 Attempt::No(error) => return Err(error),
                 Attempt::Later(wait, error) => (wait, error),
-                Attempt::Lost(_) if !self.keeps_keys().await => return Err(StartError::Uncertain),
-                Attempt::Lost(error) => (None, error),
+                Attempt::Lost if self.keeps_keys().await => {
+                    lost = true;
+                    (None, StartError::Uncertain)
+                }
+                Attempt::Lost => return Err(StartError::Uncertain),
             };
-            let wait = wait.unwrap_or(pause);
+            let wait = wait.unwrap_or_default().max(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
             if Instant::now() + wait >= deadline {
-                return Err(error);
+                return Err(if lost { StartError::Uncertain } else { error });
             }
             tokio::select! {
                 () = sleep(wait) => {}
                 // A sender that is gone replaces nothing; the wait goes on in the next attempt.
-                Ok(_) = replaced.wait_for(|replaced| *replaced) => return Err(StartError::Replaced),
+                Ok(_) = replaced.wait_for(|replaced| *replaced), if !lost => return Err(StartError::Replaced),
             }
         }
     }
@@ -268,7 +273,7 @@ impl Hermes {
         let answer = match timeout(self.patience.request, request.send()).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) if error.is_connect() => return Attempt::Later(None, StartError::Unreachable),
-            Ok(Err(_)) | Err(_) => return Attempt::Lost(StartError::Unreachable),
+            Ok(Err(_)) | Err(_) => return Attempt::Lost,
         };
         match answer.status().as_u16() {
             200..300 => {}
@@ -276,12 +281,12 @@ impl Hermes {
                 return Attempt::Later(retry_after(answer.headers()), StartError::Busy(status));
             }
             // A proxy before it gave up; what stands behind the proxy may not have.
-            status @ (502 | 504) => return Attempt::Lost(StartError::Refused(status)),
+            502 | 504 => return Attempt::Lost,
             401 | 403 => return Attempt::No(StartError::Key),
             status => return Attempt::No(StartError::Refused(status)),
         }
         let Ok(Ok(answer)) = timeout(self.patience.request, read(answer)).await else {
-            return Attempt::Lost(StartError::Unreachable);
+            return Attempt::Lost;
         };
         if answer.get("replayed").is_some() {
             self.keeps_keys.store(true, Ordering::Relaxed);

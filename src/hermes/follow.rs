@@ -75,18 +75,20 @@ impl<F: FnMut(Progress)> Follower<'_, F> {
         let mut sse = Sse::default();
         let mut heard = Instant::now();
         let mut looked = Instant::now();
+        // How the run ended, as its status has it: the stream still has its last words to say.
+        let mut ended = None;
         loop {
             let piece = tokio::select! {
                 piece = stream.chunk() => piece.ok()??,
                 () = sleep_until(heard + patience.stall) => return None,
                 () = sleep_until(looked + patience.quiet) => {
                     // Not every build says on the stream that it waits (case 65).
-                    let looked_at = self.look().await;
-                    looked = Instant::now();
-                    match looked_at {
-                        Ok(Some(ending)) => return Some(ending),
-                        _ => continue,
+                    if ended.is_some() {
+                        return ended;
                     }
+                    ended = self.look().await.ok().flatten();
+                    looked = Instant::now();
+                    continue;
                 }
             };
             heard = Instant::now();

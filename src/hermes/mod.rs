@@ -12,4 +12,4 @@ mod sse;
 pub use client::{CallError, Choice, Hermes, NewRun, Patience, RunId, StartError, UrlError};
 pub use event::Approval;
 pub use follow::{Ending, Progress};
-pub use runner::{Delegation, Line, Rejected, Runner, Speaker, Update};
+pub use runner::{Delegation, Line, Rejected, Runner, SPOKEN, Speaker, Update};

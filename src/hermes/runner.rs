@@ -1,7 +1,7 @@
 //! Delegations as runs: one run at a time in each conversation, and a newer request in the place of the older (cases 32, 33).
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +23,12 @@ pub enum Speaker {
     Assistant,
 }
 
+/// What every run of a call is told: what it gets, and what becomes of its answer (`hermes-voice.md`).
+pub const SPOKEN: &str = "\
+The input is a transcript of speech: expect misheard words, and take them for what was meant. Your answer will be spoken \
+aloud. Answer in a few plain sentences in the user's language, the result first; no Markdown, no lists, no tables, no code, \
+no URLs spelt out.";
+
 /// A spoken line.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 pub struct Line {
@@ -30,6 +36,13 @@ pub struct Line {
     pub speaker: Speaker,
     /// What was said.
     pub text: String,
+}
+
+impl fmt::Debug for Line {
+    /// What was said stays out of it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Line").field("speaker", &self.speaker).finish_non_exhaustive()
+    }
 }
 
 /// A request to the agent.
@@ -96,6 +109,12 @@ struct Conversation {
 struct Job {
     run: NewRun,
     asker: mpsc::Sender<Update>,
+}
+
+impl fmt::Debug for Runner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Runner")
+    }
 }
 
 impl Runner {

@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::guard::{self, Token};
 use super::session::session;
@@ -227,6 +227,8 @@ impl Lines {
                 Some(update) => update,
                 None => tokio::select! {
                     update = self.updates.recv() => update?,
+                    // An empty line keeps the connection alive, and shows that it is.
+                    () = sleep(QUIET) => return Some(Bytes::from_static(b"\n")),
                     _ = self.stopped.wait_for(|stopped| *stopped) => return None,
                 },
             };
@@ -301,5 +303,32 @@ const MAX_BODY: usize = 256 * 1024;
 /// For a body to come in.
 const BODY_LIMIT: Duration = Duration::from_secs(10);
 
+/// Proxies and phones cut connections that say nothing for a minute or so.
+const QUIET: Duration = Duration::from_secs(15);
+
 /// `hermes-voice.md`: at most 800 characters of what the vendor says.
 const MAX_SAID: usize = 800;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quiet_run_says_an_empty_line_now_and_then() {
+        let (run, updates) = mpsc::channel(4);
+        let (stop, stopped) = watch::channel(false);
+        let mut lines = Lines { next: None, updates, stopped };
+        let before = tokio::time::Instant::now();
+        for _ in 0..3 {
+            assert_eq!(lines.next().await.unwrap(), "\n");
+        }
+        assert_eq!(before.elapsed(), QUIET * 3);
+        run.send(Update::Ended(Ending::Completed("So.".into()))).await.unwrap();
+        let said = lines.next().await.unwrap();
+        let said: Vec<Value> =
+            said.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect();
+        assert_eq!(said, [json!({"type": "delta", "text": "So."}), json!({"type": "done", "finish_reason": "stop"})]);
+        stop.send_replace(true);
+        assert!(lines.next().await.is_none());
+    }
+}

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Config;
-use crate::hermes::{Line, Speaker};
+use crate::hermes::{Line, SPOKEN, Speaker};
 
 /// The `session` object of the call's creation.
 pub(super) fn session(config: &Config, voice: &str, history: &[Line]) -> Value {
@@ -26,7 +26,7 @@ pub(super) fn session(config: &Config, voice: &str, history: &[Line]) -> Value {
 
 /// What every run of a call is told (`hermes-voice.md`, "Delegation to Hermes").
 pub(super) fn run_instructions(config: &Config) -> String {
-    let mut parts = vec![RUN_INSTRUCTIONS.to_owned()];
+    let mut parts = vec![SPOKEN.to_owned()];
     parts.extend(glossary(config));
     parts.join("\n\n")
 }
@@ -85,11 +85,6 @@ Stop speaking when you are interrupted, and listen.
 
 Never decide an approval. When Hermes asks for one, say in a few words what is wanted, and that it can be approved once, for \
 the session, or denied; delegate what the user answers.";
-
-const RUN_INSTRUCTIONS: &str = "\
-The input is a transcript of speech: expect misheard words, and take them for what was meant. Your answer will be spoken \
-aloud. Answer in a few plain sentences in the user's language, the result first; no Markdown, no lists, no tables, no code, \
-no URLs spelt out.";
 
 /// `hermes-voice.md`: the last 24 spoken lines, each cut to 1,200 characters.
 const MAX_LINES: usize = 24;

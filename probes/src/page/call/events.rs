@@ -84,6 +84,7 @@ fn event<'a>(outcome: &Outcome, number: usize, moment: &'a Moment) -> Event<'a> 
         What::Question | What::Heard => (Side::User, moment.what.words(), false),
         What::Said | What::SpeechEnd | What::Reply | What::Notice => (Side::Engine, moment.what.words(), false),
         What::Delegation | What::Answer => (Side::Work, moment.what.words(), true),
+        What::Work => (Side::Work, moment.what.words(), false),
         What::Flush => (Side::Stop, moment.what.words(), true),
         What::Complaint | What::Error | What::Lost | What::Retry => (Side::Trouble, moment.what.words(), true),
         What::Grant | What::Start | What::Started | What::End | What::Ended => {

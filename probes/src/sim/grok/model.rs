@@ -292,9 +292,9 @@ impl Model {
             return self.reply(start, Some(&Utterance::new("", speech)), None);
         };
         match (&turn.delegate, self.function()) {
-            (Some(request), Some(name)) => {
+            (Some(request), Some((name, parameter))) => {
                 self.awaited = Some(turn.answer.clone());
-                let arguments = json!({"request": request}).to_string();
+                let arguments = json!({ parameter: request }).to_string();
                 let call = Call { item: self.id("item"), id: self.id("call"), name, arguments };
                 self.reply(start, turn.filler.as_ref(), Some(call));
             }
@@ -476,11 +476,12 @@ impl Model {
         self.session["turn_detection"]["type"] == "server_vad"
     }
 
-    /// The first function the client offers.
-    fn function(&self) -> Option<String> {
+    /// The first function the client offers, and the parameter of it that is required.
+    fn function(&self) -> Option<(String, String)> {
         let tools = self.session["tools"].as_array()?;
         let function = tools.iter().find(|tool| tool["type"] == "function")?;
-        function["name"].as_str().map(str::to_owned)
+        let parameter = function["parameters"]["required"][0].as_str().unwrap_or("request");
+        Some((function["name"].as_str()?.to_owned(), parameter.to_owned()))
     }
 
     fn previous(&self) -> Value {
