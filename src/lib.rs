@@ -5,6 +5,8 @@ pub mod bridge;
 pub mod cli;
 pub mod descriptors;
 pub mod engine;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod hermes;
 pub mod log;
 pub mod parent;

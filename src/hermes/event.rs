@@ -125,6 +125,23 @@ pub(crate) fn is_id(text: &str) -> bool {
     (1..=256).contains(&text.len()) && text.bytes().all(fits)
 }
 
+/// Any text as an event's data, and as a run's status.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(data: &str) {
+    let short = |text: &str| text.chars().count() <= MAX_TEXT;
+    match Event::read(data) {
+        Event::ToolStarted(tool) | Event::ToolCompleted { tool, .. } => assert!(tool.chars().count() <= MAX_LABEL),
+        Event::Approval(Approval { request_id, command, description }) => {
+            assert!(request_id.is_none_or(|id| is_id(&id)) && short(&command) && short(&description));
+        }
+        Event::Ended(_, why) => assert!(short(&why)),
+        _ => {}
+    }
+    if let Status::Ended(_, why) = Status::read(&serde_json::from_str(data).unwrap_or_default()) {
+        assert!(short(&why));
+    }
+}
+
 fn label(tool: &Value) -> String {
     cut(tool.as_str().filter(|tool| !tool.is_empty()).unwrap_or("tool"), MAX_LABEL)
 }

@@ -13,3 +13,5 @@ pub use client::{CallError, Choice, Hermes, NewRun, Patience, RunId, StartError,
 pub use event::Approval;
 pub use follow::{Ending, Progress};
 pub use runner::{Delegation, Line, Rejected, Runner, SPOKEN, Speaker, Update};
+#[cfg(any(test, fuzzing))]
+pub(crate) use sse::fuzz;

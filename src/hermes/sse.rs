@@ -59,6 +59,20 @@ impl Sse {
     }
 }
 
+/// Any bytes as a run's stream, whole and cut at a place that the first byte names.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(stream: &[u8]) {
+    let whole = Sse::default().push(stream);
+    let cut = stream.first().map_or(0, |first| usize::from(*first) % stream.len());
+    let mut sse = Sse::default();
+    let mut parts = sse.push(&stream[..cut]);
+    parts.extend(sse.push(&stream[cut..]));
+    assert_eq!(whole, parts, "a cut changes nothing");
+    for event in whole {
+        super::event::fuzz(&event);
+    }
+}
+
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A run's final answer comes as one event; text that is to be spoken is far shorter.

@@ -60,6 +60,21 @@ pub fn read_frame(input: &mut (impl Read + ?Sized)) -> Result<Option<Frame>, Fra
     Ok(Some(Frame { kind: kind[0], payload }))
 }
 
+/// Any bytes from the plugin: frames to the end of them, and each as the configuration it may be.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(mut input: &[u8]) {
+    let mut before = input.len();
+    while let Ok(Some(frame)) = read_frame(&mut input) {
+        assert_eq!(before - input.len(), 5 + frame.payload.len(), "each byte belongs to one frame");
+        before = input.len();
+        super::helper::fuzz(&frame.payload);
+        let mut again = Vec::new();
+        encode(&frame, &mut again);
+        let read = read_frame(&mut again.as_slice());
+        assert!(read.is_ok_and(|read| read.as_ref() == Some(&frame)));
+    }
+}
+
 fn torn(error: io::Error) -> FrameError {
     if error.kind() == ErrorKind::UnexpectedEof { FrameError::Torn } else { FrameError::Read(error) }
 }

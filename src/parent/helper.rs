@@ -185,6 +185,14 @@ fn parse_config(payload: &[u8]) -> Option<CallConfig> {
     })
 }
 
+/// Any payload as a configuration.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(payload: &[u8]) {
+    if let Some(config) = parse_config(payload) {
+        assert!(RATES.contains(&config.input_rate) && RATES.contains(&config.output_rate));
+    }
+}
+
 /// One short line on stderr, which must not end the call when it is closed.
 fn complain(line: &str) {
     crate::log::say(line);

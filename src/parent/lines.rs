@@ -175,6 +175,27 @@ fn parse(line: &[u8]) -> Result<Option<FromParent>, BadLine> {
     })
 }
 
+/// Any bytes from the plugin: lines to the end of them, and what each leads to.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(mut input: &[u8]) {
+    let mut line = Vec::new();
+    while let Ok(true) = read_line(&mut input, &mut line) {
+        match parse(&line) {
+            Ok(Some(FromParent::Open(open))) => {
+                if let (Ok(grant), Ok(_)) = (open.grant.id.parse(), crate::seal::Root::parse(open.grant.key.expose())) {
+                    let _ = crate::bridge::link::Target::host(&open.grant.relay_url, &grant, &open.grant.credential);
+                }
+            }
+            Ok(Some(FromParent::SessionFailed { error, .. })) => {
+                assert!(error.message.len() <= 4 * MAX_SENTENCE && !error.message.contains(char::is_control));
+            }
+            _ => {}
+        }
+        line.clear();
+    }
+    assert!(line.len() <= MAX_LINE + 1);
+}
+
 /// What the Watch is told when the plugin's answer cannot be used.
 pub(crate) fn unusable_answer() -> StartError {
     StartError::new(ErrorCode::Failed, "The host's sign-in gave an answer that cannot be used.")

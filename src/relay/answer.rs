@@ -57,7 +57,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Named<T
     }
 }
 
-/// Reads a JSON body of at most `most` bytes within `wait`. Whatever is wrong with it is the same refusal.
+/// Reads a JSON object of at most `most` bytes within `wait`. Whatever is wrong with it is the same refusal.
 pub(super) async fn read<T: DeserializeOwned>(
     body: Body,
     most: usize,
@@ -65,7 +65,10 @@ pub(super) async fn read<T: DeserializeOwned>(
     refusal: Refusal,
 ) -> Result<T, Refusal> {
     match tokio::time::timeout(wait, axum::body::to_bytes(body, most)).await {
-        Ok(Ok(bytes)) => serde_json::from_slice(&bytes).map_err(|_| refusal),
+        // A list of an object's values would be read as one, too.
+        Ok(Ok(bytes)) if bytes.trim_ascii_start().first() == Some(&b'{') => {
+            serde_json::from_slice(&bytes).map_err(|_| refusal)
+        }
         _ => Err(refusal),
     }
 }

@@ -128,7 +128,7 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     values.next().is_none().then(|| value.trim())
 }
 
-fn config(limits: &Limits) -> WebSocketConfig {
+pub(super) fn config(limits: &Limits) -> WebSocketConfig {
     WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER)
         .write_buffer_size(0)

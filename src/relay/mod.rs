@@ -10,6 +10,8 @@ pub mod client;
 mod close;
 mod credentials;
 mod desk;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod grants;
 mod limits;
 mod line;

@@ -11,6 +11,7 @@ use axum::routing::{any, delete, get, post};
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
@@ -90,6 +91,12 @@ pub(super) struct Client {
     _permit: Arc<OwnedSemaphorePermit>,
 }
 
+impl Client {
+    pub(super) fn new(address: IpAddr, permit: OwnedSemaphorePermit) -> Self {
+        Self { address, _permit: Arc::new(permit) }
+    }
+}
+
 impl Server {
     /// Starts to listen and to serve.
     pub async fn bind(config: Config) -> Result<Self, BindError> {
@@ -101,19 +108,8 @@ impl Server {
         let listener = listener(listen, limits.kernel_bytes).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
 
-        let limits = Arc::new(limits);
         let gateways = credentials.len();
-        let relay = Arc::new(Relay {
-            grants: Grants::new(Arc::clone(&limits), gateways),
-            calls: Addresses::default(),
-            hosts: Addresses::default(),
-            watches: Addresses::default(),
-            opened: Mutex::new((0..gateways).map(|_| Window::default()).collect()),
-            address_header,
-            tasks: Mutex::default(),
-            credentials,
-            limits,
-        });
+        let relay = Arc::new(Relay::new(credentials, limits, address_header));
         let (stop, stopped) = watch::channel(false);
         let mut keepers = JoinSet::new();
         keepers.spawn(accept(listener, Arc::clone(&relay), stopped));
@@ -147,6 +143,23 @@ impl Drop for Server {
 }
 
 impl Relay {
+    /// A relay without grants and connections.
+    pub(super) fn new(credentials: Credentials, limits: Limits, address_header: Option<HeaderName>) -> Self {
+        let limits = Arc::new(limits);
+        let gateways = credentials.len();
+        Self {
+            grants: Grants::new(Arc::clone(&limits), gateways),
+            calls: Addresses::default(),
+            hosts: Addresses::default(),
+            watches: Addresses::default(),
+            opened: Mutex::new((0..gateways).map(|_| Window::default()).collect()),
+            address_header,
+            tasks: Mutex::default(),
+            credentials,
+            limits,
+        }
+    }
+
     /// The gateway that a request's bearer belongs to.
     pub(super) fn gateway(&self, headers: &HeaderMap) -> Result<usize, Refusal> {
         bearer(headers).and_then(|bearer| self.credentials.find(bearer)).ok_or(UNAUTHORIZED)
@@ -187,7 +200,7 @@ impl Relay {
 }
 
 /// Every route of the relay.
-fn routes(relay: Arc<Relay>) -> Router {
+pub(super) fn routes(relay: Arc<Relay>) -> Router {
     Router::new()
         .route("/healthz", get(|| async { answer(StatusCode::OK, serde_json::json!({ "status": "ok" })) }))
         .route("/v1/watch-tools/grants", post(tools::open))
@@ -218,19 +231,21 @@ async fn accept(listener: TcpListener, relay: Arc<Relay>, stopped: watch::Receiv
         if tune(&stream).is_err() {
             continue; // It is gone already.
         }
-        let client = Client { address: address.ip(), _permit: Arc::new(permit) };
+        let client = Client::new(address.ip(), permit);
         relay.spawn(serve(stream, client, service.clone(), relay.limits.head, stopped.clone()));
     }
 }
 
 /// Serves one connection until it ends or is upgraded.
-async fn serve(
-    stream: TcpStream,
+pub(super) async fn serve<S>(
+    stream: S,
     client: Client,
     service: TowerToHyperService<Router>,
     head: Duration,
     mut stopped: watch::Receiver<bool>,
-) {
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(client.clone());
         service.call(request)

@@ -14,7 +14,7 @@ pub(super) struct Answer {
     pub(super) credentials: Vec<(String, String)>,
     /// Candidates we may reach, each once, as `candidate:…`.
     pub(super) candidates: Vec<String>,
-    /// How many candidate lines were left out: no address, another transport, or an address family we lack.
+    /// How many candidate lines were left out: no address, another transport, an address family we lack, or too many.
     pub(super) skipped: usize,
     /// The payload type of Opus.
     pub(super) payload_type: u8,
@@ -51,8 +51,8 @@ impl Answer {
                 if let Some(candidate) = line.strip_prefix("a=candidate:") {
                     match reachable(candidate, ipv6) {
                         true if candidates.iter().any(|known| known["candidate:".len()..] == *candidate) => {}
-                        true => candidates.push(format!("candidate:{candidate}")),
-                        false => skipped += 1,
+                        true if candidates.len() < MAX_CANDIDATES => candidates.push(format!("candidate:{candidate}")),
+                        _ => skipped += 1,
                     }
                 } else if !line.starts_with("a=setup:") && *line != "a=end-of-candidates" {
                     push_line(&mut out, line);
@@ -180,6 +180,9 @@ fn push_line(out: &mut String, line: &str) {
     out.push_str("\r\n");
 }
 
+/// An engine offers a handful, one or two for each of its addresses; each is checked for as long as connecting takes.
+pub(super) const MAX_CANDIDATES: usize = 64;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,6 +254,15 @@ mod tests {
         ] {
             assert!(!reachable(line, true), "{line}");
         }
+    }
+
+    #[test]
+    fn more_candidates_than_can_be_checked_are_left_out() {
+        let many: Vec<String> = (0..100).map(|n| format!("1 1 udp 1 203.0.113.{n} 3478 typ host")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let parsed = Answer::parse(&answer("", &many), false).unwrap();
+        assert_eq!(parsed.candidates.len(), MAX_CANDIDATES);
+        assert_eq!(parsed.skipped, 2 * (100 - MAX_CANDIDATES), "two lines in each of two sections");
     }
 
     #[test]

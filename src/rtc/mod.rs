@@ -10,6 +10,8 @@ mod addresses;
 mod answer;
 mod carrier;
 mod consent;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod handler;
 mod listener;
 mod outbox;

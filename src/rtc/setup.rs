@@ -83,7 +83,7 @@ fn usable_servers(servers: &[String]) -> Vec<String> {
     servers.iter().filter(usable).cloned().collect()
 }
 
-fn opus() -> RTCRtpCodec {
+pub(super) fn opus() -> RTCRtpCodec {
     RTCRtpCodec {
         mime_type: "audio/opus".to_owned(),
         clock_rate: 48_000,

@@ -10,7 +10,6 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout, timeout_at};
 use watch_audio_media::backlog::{Backlog, BacklogStats};
@@ -194,7 +193,7 @@ impl Session {
                 if let Some(reason) = closing_reason(&text) {
                     self.ended = Some(reason);
                 }
-                self.cleared += u64::from(type_is(&text, CLEARED_TYPE));
+                self.cleared += u64::from(event_of(&text, CLEARED_TYPE).is_some());
                 self.events.push_back(text);
                 self.call.hold_text(self.events.len() >= MAX_EVENTS);
             }
@@ -255,31 +254,29 @@ impl ToWatchQueue {
 
 /// The reason of `session.closed`; `None` for every other event. An `error` is not the end (case 30).
 fn closing_reason(event: &[u8]) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Closed {
-        #[serde(default)]
-        reason: Value,
-    }
-    if !type_is(event, CLOSED_TYPE) {
-        return None;
-    }
-    let closed: Closed = serde_json::from_slice(event).ok()?;
+    let closed = event_of(event, CLOSED_TYPE)?;
     // A word of the engine's own (`expired`, `content`, …), not a text that might hold anything.
     let word = |reason: &&str| {
         (1..=40).contains(&reason.len()) && reason.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
     };
-    Some(closed.reason.as_str().filter(word).unwrap_or("ended").to_owned())
+    Some(closed.get("reason").and_then(Value::as_str).filter(word).unwrap_or("ended").to_owned())
 }
 
-/// Whether an event is of this type.
-fn type_is(event: &[u8], wanted: &str) -> bool {
-    #[derive(Deserialize)]
-    struct Event {
-        r#type: String,
+/// Any text of the engine's.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(event: &[u8]) {
+    if let Some(reason) = closing_reason(event) {
+        assert!((1..=40).contains(&reason.len()) && !reason.contains(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
+        assert!(serde_json::from_slice::<Value>(event).is_ok_and(|event| event["type"] == CLOSED_TYPE));
     }
+}
+
+/// An event, if it is of this type.
+fn event_of(event: &[u8], wanted: &str) -> Option<Map<String, Value>> {
     // Nearly every event is another: look before parsing.
-    event.windows(wanted.len()).any(|part| part == wanted.as_bytes())
-        && serde_json::from_slice(event).is_ok_and(|event: Event| event.r#type == wanted)
+    event.windows(wanted.len()).find(|part| *part == wanted.as_bytes())?;
+    let event: Map<String, Value> = serde_json::from_slice(event).ok()?;
+    (event.get("type").and_then(Value::as_str) == Some(wanted)).then_some(event)
 }
 
 fn no_call(error: CallError) -> StartError {
@@ -327,5 +324,6 @@ mod tests {
         assert_eq!(reason(r#"{"type":"error","error":{"code":"x","message":"session.closed"}}"#), None);
         assert_eq!(reason(r#"{"type":"session.started"}"#), None);
         assert_eq!(reason("session.closed"), None);
+        assert_eq!(reason(r#"["session.closed","expired"]"#), None, "no event");
     }
 }

@@ -5,6 +5,8 @@
 
 mod coding;
 mod core;
+#[cfg(any(test, fuzzing))]
+mod fuzz;
 mod outbox;
 mod socket;
 
@@ -19,6 +21,9 @@ use self::core::{Core, ToEngine};
 use self::socket::{FromEngine, Socket};
 use super::{Codec, EngineConfig, ErrorCode, Start, StartError, Started, ToWatch};
 use crate::sign_in::{GrokAccess, SignIn};
+
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::fuzz::script as fuzz;
 
 /// A session with Grok. Its two socket tasks end with it.
 pub struct Session {
