@@ -15,6 +15,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use tokio::runtime::Builder;
 
 use crate::descriptors;
+use crate::doctor::{self, DoctorArgs};
 use crate::log;
 use crate::parent::{helper, install};
 use crate::relay::{self, args::RelayArgs};
@@ -55,6 +56,8 @@ enum Command {
     Relay(Box<RelayArgs>),
     /// Hold calls with GPT-Live from a page in the browser; what they ask for is done by Hermes.
     Voice(Box<VoiceArgs>),
+    /// Look at what this host has and lacks for a call: sign-ins, relay, network, slots, folders, limits.
+    Doctor(Box<DoctorArgs>),
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -90,6 +93,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Helper { .. } => block_on(Builder::new_current_thread(), helper::run()),
         Command::Relay(args) => block_on(Builder::new_multi_thread(), relay::args::run(*args)),
         Command::Voice(args) => block_on(Builder::new_multi_thread(), voice::args::run(*args)),
+        Command::Doctor(args) => block_on(Builder::new_current_thread(), doctor::run(*args)),
     }
 }
 

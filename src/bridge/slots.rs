@@ -52,10 +52,7 @@ impl Slots {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        // In a folder for all, like /tmp, someone else may have been there first: they could take or free our locks.
-        if fs::metadata(&dir)?.uid() != rustix::process::geteuid().as_raw() {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the folder belongs to another user"));
-        }
+        check_owner(&fs::metadata(&dir)?)?;
         Ok(Self { dir, max })
     }
 
@@ -65,7 +62,7 @@ impl Slots {
     /// When the folder does not work.
     pub fn take(&self) -> io::Result<Option<Slot>> {
         for n in 0..self.max {
-            let file = lock_file(&self.dir.join(format!("slot-{n}.lock")))?;
+            let file = lock_file(&slot_path(&self.dir, n))?;
             match file.try_lock() {
                 Ok(()) => return Ok(Some(Slot { _locked: file })),
                 Err(TryLockError::WouldBlock) => {}
@@ -107,6 +104,67 @@ impl Slots {
     }
 }
 
+/// What can be seen of the slots without taking one.
+#[derive(Debug, Clone)]
+pub struct Survey {
+    /// Their folder.
+    pub dir: PathBuf,
+    /// How many there are.
+    pub most: usize,
+    /// How many sessions run.
+    pub taken: usize,
+    /// Others than this user may enter the folder.
+    pub shared: bool,
+    /// Why no slot could be taken.
+    pub problem: Option<String>,
+}
+
+/// Looks at the slots in `dir`, or in the user's own runtime folder; makes nothing. A session that starts in this very
+/// moment may find the slot taken that is being looked at, and takes the next.
+pub fn survey(dir: Option<PathBuf>, most: usize) -> Survey {
+    let dir = dir.unwrap_or_else(default_dir);
+    let mut survey = Survey { dir, most, taken: 0, shared: false, problem: None };
+    if let Err(error) = look(&mut survey) {
+        survey.problem = Some(error.to_string());
+    }
+    survey
+}
+
+fn look(survey: &mut Survey) -> io::Result<()> {
+    // A folder that is not there yet is made with the first call, below the nearest one that is.
+    let there = survey.dir.ancestors().find(|dir| dir.symlink_metadata().is_ok()).unwrap_or(Path::new("/"));
+    let metadata = fs::metadata(there)?;
+    if !metadata.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, "not a folder"));
+    }
+    rustix::fs::access(there, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)?;
+    if there != survey.dir {
+        return Ok(());
+    }
+    check_owner(&metadata)?;
+    survey.shared = metadata.mode() & 0o077 != 0;
+    for n in 0..survey.most {
+        match File::open(slot_path(&survey.dir, n)) {
+            Ok(file) => match file.try_lock_shared() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => survey.taken += 1,
+                Err(TryLockError::Error(error)) => return Err(error),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// In a folder for all, like /tmp, someone else may have been there first: they could take or free our locks.
+fn check_owner(dir: &fs::Metadata) -> io::Result<()> {
+    if dir.uid() == rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, "the folder belongs to another user"))
+}
+
 impl GrantLock {
     /// Notes that streams were taken: from now on no other process may take this grant, even after this one is gone.
     ///
@@ -115,6 +173,10 @@ impl GrantLock {
     pub fn mark_used(&mut self) -> io::Result<()> {
         self.file.write_all(b"used\n")
     }
+}
+
+fn slot_path(dir: &Path, n: usize) -> PathBuf {
+    dir.join(format!("slot-{n}.lock"))
 }
 
 fn lock_file(path: &Path) -> io::Result<File> {

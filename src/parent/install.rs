@@ -77,6 +77,39 @@ pub fn uninstall(folder: Option<&Path>) -> Result<PathBuf, InstallError> {
     Ok(folder)
 }
 
+/// What is where the plugin looks for its helper.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Installed {
+    /// Nothing.
+    Nothing,
+    /// This program, of this version.
+    Ours(String),
+    /// A part of it: an installation was cut short.
+    Broken,
+    /// Something that we did not make.
+    Foreign,
+}
+
+/// Looks where the plugin looks; `None` where there is no home folder.
+pub fn installed() -> Option<(PathBuf, Installed)> {
+    let folder = named_or_default(None).ok()?;
+    let found = look_in(&folder);
+    Some((folder, found))
+}
+
+fn look_in(folder: &Path) -> Installed {
+    let Ok(marker) = fs::read(folder.join(OUR_MARKER)) else {
+        let empty = fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none());
+        return if empty { Installed::Nothing } else { Installed::Foreign };
+    };
+    let marker: serde_json::Value = serde_json::from_slice(&marker).unwrap_or_default();
+    let whole = folder.join(PROGRAM).is_file() && folder.join(PLUGIN_MARKER).is_file();
+    match marker["version"].as_str().filter(|_| whole) {
+        Some(version) => Installed::Ours(version.to_owned()),
+        None => Installed::Broken,
+    }
+}
+
 fn install_program(program: &Path, folder: PathBuf) -> Result<PathBuf, InstallError> {
     let ours = folder.join(OUR_MARKER).is_file();
     let empty = match fs::read_dir(&folder) {
@@ -162,6 +195,7 @@ mod tests {
     fn what_was_installed_is_there_and_goes_away_again() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join("a/b");
+        assert_eq!(look_in(&folder), Installed::Nothing);
         for _ in 0..2 {
             install_program(&program(home.path()), folder.clone()).unwrap();
             assert_eq!(fs::read_to_string(folder.join("bin/python")).unwrap(), "the program");
@@ -170,6 +204,9 @@ mod tests {
                 r#"{"aiortc":"1.15.0","requirement":"aiortc==1.15.0"}"#
             );
         }
+        assert_eq!(look_in(&folder), Installed::Ours(env!("CARGO_PKG_VERSION").into()));
+        fs::remove_file(folder.join("bin/python")).unwrap();
+        assert_eq!(look_in(&folder), Installed::Broken);
         uninstall(Some(&folder)).unwrap();
         assert!(!folder.exists());
         assert!(matches!(uninstall(Some(&folder)), Err(InstallError::Missing(_))));
@@ -184,6 +221,7 @@ mod tests {
         let refused = install_program(&program(home.path()), folder.clone());
         assert!(matches!(refused, Err(InstallError::Foreign(_))));
         assert!(matches!(uninstall(Some(&folder)), Err(InstallError::Foreign(_))));
+        assert_eq!(look_in(&folder), Installed::Foreign);
         assert_eq!(fs::read_to_string(folder.join("bin/python")).unwrap(), "a real Python");
     }
 

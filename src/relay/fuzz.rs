@@ -15,6 +15,7 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 
 use super::credentials::sha256;
 use super::grants::Terms;
+use super::idle::Idle;
 use super::seats::Seats;
 use super::server::{Client, Relay, routes, serve};
 use super::{Credentials, Limits, Side, audio, line};
@@ -68,7 +69,7 @@ pub(crate) fn requests(said: &[u8]) {
         let service = TowerToHyperService::new(routes(Arc::clone(&relay)));
         let (mut near, far) = duplex(PIPE);
         let (_stop, stopped) = watch::channel(false);
-        let served = tokio::spawn(serve(far, client, service, head, stopped));
+        let served = tokio::spawn(serve(far, client, Arc::new(Idle::default()).enter(), service, head, stopped));
         let talk = async {
             let (mut reader, mut writer) = split(&mut near);
             let write = async {

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use super::answer::{NOT_FOUND, Refusal, UNAUTHORIZED, answer, bearer};
 use super::credentials::Credentials;
 use super::grants::Grants;
+use super::idle::{Idle, Place};
 use super::rate::{Addresses, Window};
 use super::{Limits, audio, tools};
 
@@ -213,17 +214,18 @@ pub(super) fn routes(relay: Arc<Relay>) -> Router {
         .with_state(relay)
 }
 
-/// Takes connections for as long as there is room for one more.
+/// Takes connections. Where there is no room for one more, an idle one has to go.
 async fn accept(listener: TcpListener, relay: Arc<Relay>, stopped: watch::Receiver<bool>) {
     let service = TowerToHyperService::new(routes(Arc::clone(&relay)));
     let room = Arc::new(Semaphore::new(relay.limits.max_connections));
+    let idle = Arc::new(Idle::default());
     loop {
-        let permit = Arc::clone(&room).acquire_owned().await.expect("nobody closes the semaphore");
         let (stream, address) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of descriptors, most likely: some will be given back.
                 tracing::warn!(%error, "cannot accept a connection");
+                idle.make_room();
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -231,8 +233,13 @@ async fn accept(listener: TcpListener, relay: Arc<Relay>, stopped: watch::Receiv
         if tune(&stream).is_err() {
             continue; // It is gone already.
         }
+        if room.available_permits() == 0 {
+            idle.make_room();
+        }
+        // Where all the others are at work, it waits for one of them to end.
+        let permit = Arc::clone(&room).acquire_owned().await.expect("nobody closes the semaphore");
         let client = Client::new(address.ip(), permit);
-        relay.spawn(serve(stream, client, service.clone(), relay.limits.head, stopped.clone()));
+        relay.spawn(serve(stream, client, idle.enter(), service.clone(), relay.limits.head, stopped.clone()));
     }
 }
 
@@ -240,15 +247,23 @@ async fn accept(listener: TcpListener, relay: Arc<Relay>, stopped: watch::Receiv
 pub(super) async fn serve<S>(
     stream: S,
     client: Client,
+    place: Place,
     service: TowerToHyperService<Router>,
     head: Duration,
     mut stopped: watch::Receiver<bool>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let place = &place;
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        place.work();
         request.extensions_mut().insert(client.clone());
-        service.call(request)
+        let answer = service.call(request);
+        async move {
+            let answer = answer.await;
+            place.rest();
+            answer
+        }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -260,6 +275,7 @@ pub(super) async fn serve<S>(
     tokio::select! {
         // How a client left is its own affair.
         _ = connection.as_mut() => return,
+        () = place.sent_away() => return,
         _ = stopped.wait_for(|stopped| *stopped) => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;

@@ -65,6 +65,11 @@ impl RelayUrl {
         self.below("http", &[&["v1", "watch-tools"], path].concat())
     }
 
+    /// Where the relay says whether it is well.
+    pub fn health(&self) -> Url {
+        self.below("http", &["healthz"])
+    }
+
     /// The URL of `path` below the base, in `http` or `ws`, with TLS where the base has it.
     fn below(&self, scheme: &str, path: &[&str]) -> Url {
         let secure = if matches!(self.0.scheme(), "https" | "wss") { "s" } else { "" };

@@ -36,6 +36,15 @@ pub struct SignIns {
     http: Client,
 }
 
+/// Whom a sign-in bills.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Billing {
+    /// The owner of an API key.
+    Key,
+    /// The subscription of a Codex sign-in.
+    Codex,
+}
+
 /// Why a configuration file cannot be used (exit code 2).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -113,6 +122,18 @@ impl SignIns {
         match engine {
             EngineKind::GptLive => self.gpt_live.is_some(),
             EngineKind::Grok => self.grok.is_some(),
+        }
+    }
+
+    /// The file that an engine's sign-in is in, and who is billed.
+    pub fn file(&self, engine: EngineKind) -> Option<(Billing, &Path)> {
+        match engine {
+            EngineKind::GptLive => {
+                let GptLive { api_key_file, codex_file, .. } = self.gpt_live.as_ref()?;
+                let key = api_key_file.as_deref().map(|file| (Billing::Key, file));
+                key.or_else(|| Some((Billing::Codex, codex_file.as_deref()?)))
+            }
+            EngineKind::Grok => Some((Billing::Key, &self.grok.as_ref()?.api_key_file)),
         }
     }
 
@@ -220,10 +241,15 @@ impl CodexFile {
     }
 }
 
-/// The account in a ChatGPT access token's own claims (a JWT; only read, for the service checks it).
-fn account_in(access_token: &str) -> Option<String> {
+/// A ChatGPT access token's own claims (a JWT; only read, for the service checks it).
+pub(crate) fn claims(access_token: &str) -> Option<Value> {
     let claims = URL_SAFE_NO_PAD.decode(access_token.split('.').nth(1)?).ok()?;
-    let claims: Value = serde_json::from_slice(&claims).ok()?;
+    serde_json::from_slice(&claims).ok()
+}
+
+/// The account in them.
+fn account_in(access_token: &str) -> Option<String> {
+    let claims = claims(access_token)?;
     Some(claims.get("https://api.openai.com/auth")?.get("chatgpt_account_id")?.as_str()?.to_owned())
 }
 
