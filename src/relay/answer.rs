@@ -38,9 +38,13 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// The bearer of a request.
+/// The bearer of a request. Two of them are none: a proxy before us may have looked at the other.
 pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, bearer) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let (scheme, bearer) = values.next()?.to_str().ok()?.split_once(' ')?;
+    if values.next().is_some() {
+        return None;
+    }
     scheme.eq_ignore_ascii_case("bearer").then(|| bearer.trim())
 }
 

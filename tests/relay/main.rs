@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "the helpers of a test may panic, too")]
 
+#[cfg(target_os = "linux")]
+mod attack;
 mod audio;
 mod server;
 mod support;
