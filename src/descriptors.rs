@@ -37,4 +37,4 @@ pub fn raise() -> rustix::io::Result<()> {
 }
 
 /// A call with GPT-Live has two sockets for each of the machine's addresses, and some 20 files and pipes.
-const NEEDED: u64 = 64;
+pub(crate) const NEEDED: u64 = 64;

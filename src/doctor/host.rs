@@ -6,6 +6,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::report::{Check, Outcome};
 use crate::bridge::slots::{Survey, survey};
+use crate::descriptors::NEEDED;
 use crate::parent::install::{self, Installed};
 
 /// Which build this is, and for what.
@@ -74,9 +75,7 @@ fn descriptors(limit: Option<u64>) -> Check {
     let Some(limit) = limit else { return Check::new(NAME, Outcome::Ok, "as many as wanted") };
     let found = format!("{limit} open files for each process");
     match limit {
-        0..FEWEST_DESCRIPTORS => {
-            Check::new(NAME, Outcome::Fail, found).next("ulimit -n 1024, where the plugin is started")
-        }
+        0..NEEDED => Check::new(NAME, Outcome::Fail, found).next("ulimit -n 1024, where the plugin is started"),
         _ => Check::new(NAME, Outcome::Ok, found),
     }
 }
@@ -97,9 +96,6 @@ fn available() -> Option<u64> {
     let line = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
-
-/// A call has two sockets for each of at most seven addresses, TCP paths, the relay, files and pipes.
-const FEWEST_DESCRIPTORS: u64 = 64;
 
 /// A call takes some 20 MiB; this is four of them and air.
 const LEAST_MEMORY: u64 = 128 << 20;
