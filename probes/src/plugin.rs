@@ -232,7 +232,7 @@ impl Bridge {
 
 impl SignIns {
     /// The line that answers a `session_request`.
-    async fn answer(&self, request: &Map<String, Value>) -> Value {
+    pub async fn answer(&self, request: &Map<String, Value>) -> Value {
         let id = request.get("id").cloned().unwrap_or_default();
         let signed_in = match EngineKind::parse(text(request, "engine")) {
             Some(EngineKind::GptLive) => self.gpt_live(request).await,

@@ -2,12 +2,15 @@
 //! simulated engine that keeps the vendor's rules. Some run for a minute and more; they run at the same time.
 
 #![expect(clippy::unwrap_used, reason = "the helpers of a test may panic, too")]
+#![expect(clippy::print_stdout, reason = "what they measure is printed")]
 
 // By name the first: it takes the longest, and the others run beside it.
 mod both_ways;
+mod churn;
 mod ends;
 mod helper;
 mod measure;
 mod plugin;
 mod slots;
+mod soak;
 mod support;

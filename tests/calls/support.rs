@@ -56,11 +56,20 @@ impl World {
     }
 
     pub(crate) async fn with(gpt_live: gpt_live::Options, grok: grok::Options) -> Self {
+        Self::with_limits(gpt_live, grok, &[]).await
+    }
+
+    /// The same with other limits of the relay, by their environment variables' last words.
+    pub(crate) async fn with_limits(
+        gpt_live: gpt_live::Options,
+        grok: grok::Options,
+        limits: &[(&'static str, &'static str)],
+    ) -> Self {
         // Another test may have been first.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
         Self {
-            relay: RelayProcess::start(dir.path()).await,
+            relay: RelayProcess::start(dir.path(), limits).await,
             gpt_live: gpt_live::Simulator::start(gpt_live).await.unwrap(),
             grok: grok::Simulator::start(grok).await.unwrap(),
             dir,
@@ -115,21 +124,30 @@ pub(crate) struct RelayProcess {
     child: Child,
     address: SocketAddr,
     credentials: PathBuf,
+    limits: Limits,
 }
 
+/// Limits of a relay by their environment variables' last words.
+type Limits = Vec<(&'static str, &'static str)>;
+
 impl RelayProcess {
-    async fn start(dir: &Path) -> Self {
+    async fn start(dir: &Path, limits: &[(&'static str, &'static str)]) -> Self {
         let credentials = dir.join("credentials");
         fs::write(&credentials, CREDENTIAL).unwrap();
         fs::set_permissions(&credentials, fs::Permissions::from_mode(0o600)).unwrap();
-        let (child, address) = Self::spawn(&credentials, "127.0.0.1:0".parse().unwrap()).await;
-        Self { child, address, credentials }
+        let (child, address) = Self::spawn(&credentials, "127.0.0.1:0".parse().unwrap(), limits).await;
+        Self { child, address, credentials, limits: limits.to_vec() }
     }
 
-    async fn spawn(credentials: &Path, listen: SocketAddr) -> (Child, SocketAddr) {
+    async fn spawn(
+        credentials: &Path,
+        listen: SocketAddr,
+        limits: &[(&'static str, &'static str)],
+    ) -> (Child, SocketAddr) {
         let mut child = Command::new(BINARY)
             .args(["relay", "--listen", &listen.to_string(), "--credentials"])
             .arg(credentials)
+            .envs(limits.iter().map(|(name, value)| (format!("WATCH_AUDIO_RELAY_{name}"), value)))
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
@@ -149,6 +167,11 @@ impl RelayProcess {
         self.address
     }
 
+    /// The process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id().unwrap()
+    }
+
     /// SIGKILL.
     pub(crate) async fn kill(&mut self) {
         self.child.kill().await.unwrap();
@@ -156,7 +179,7 @@ impl RelayProcess {
 
     /// A new process at the same address, which knows nothing of the old one's grants.
     pub(crate) async fn restart(&mut self) {
-        let (child, address) = Self::spawn(&self.credentials, self.address).await;
+        let (child, address) = Self::spawn(&self.credentials, self.address, &self.limits).await;
         assert_eq!(address, self.address);
         self.child = child;
     }
@@ -251,6 +274,14 @@ impl Caller {
     pub(crate) async fn hears_speech(&mut self, time: Duration) {
         let samples = self.loud + (time.as_secs_f64() * 24_000.0) as usize;
         self.until(SOON, "speech", |caller| caller.loud >= samples).await;
+    }
+
+    /// Goes on until anything at all has been heard of the engine, be it silence; Grok is asked to speak first.
+    pub(crate) async fn hears_sound(&mut self, engine: EngineKind) {
+        if engine == EngineKind::Grok {
+            self.watch.event(&json!({"type": "response.create"}));
+        }
+        self.until(SOON, "sound", |caller| caller.received > 0).await;
     }
 
     pub(crate) fn hang_up(&mut self) {

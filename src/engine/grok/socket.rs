@@ -1,11 +1,13 @@
 //! The WebSocket to Grok: dialling it, and a task each for reading and writing.
 
+use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
+use rustix::io::Errno;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -85,7 +87,13 @@ async fn dial(access: &GrokAccess) -> Result<Stream, StartError> {
         Host::Ipv6(address) => address.to_string(),
     };
     let port = url.port_or_known_default().ok_or_else(unusable)?;
-    let unreachable = |_| StartError::new(ErrorCode::Unreachable, "Grok cannot be reached.");
+    let unreachable = |error: io::Error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+        // Nobody else can help that, and no other network.
+        Some(Errno::MFILE | Errno::NFILE | Errno::ADDRNOTAVAIL) => {
+            StartError::new(ErrorCode::Failed, "This host has no socket left for a call.")
+        }
+        _ => StartError::new(ErrorCode::Unreachable, "Grok cannot be reached."),
+    };
     let tcp = TcpStream::connect((host, port)).await.map_err(unreachable)?;
     // Appends are small and late ones are heard as a pause: they must not wait for the acknowledgement of the last.
     tcp.set_nodelay(true).map_err(unreachable)?;
