@@ -11,12 +11,12 @@ use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 use tokio::runtime::Builder;
 
 use crate::descriptors;
 use crate::doctor::{self, DoctorArgs};
-use crate::log;
+use crate::log::{self, LogLevel};
 use crate::parent::{helper, install};
 use crate::relay::{self, args::RelayArgs};
 use crate::voice::{self, args::VoiceArgs};
@@ -58,15 +58,6 @@ enum Command {
     Voice(Box<VoiceArgs>),
     /// Look at what this host has and lacks for a call: sign-ins, relay, network, slots, folders, limits.
     Doctor(Box<DoctorArgs>),
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum LogLevel {
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
 }
 
 /// Runs the command line `args`, the program's name first, and gives the exit code.
@@ -113,13 +104,6 @@ fn tell(done: Result<PathBuf, install::InstallError>, what: &str) -> ExitCode {
 
 /// What every subcommand needs: logs on stderr, panics without what they hold.
 fn prepare(level: LogLevel) {
-    let level = match level {
-        LogLevel::Error => "error",
-        LogLevel::Warn => "warn",
-        LogLevel::Info => "info",
-        LogLevel::Debug => "debug",
-        LogLevel::Trace => "trace",
-    };
     log::start(level, &["watch_audio", "watch_audio_media"]);
 }
 

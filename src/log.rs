@@ -7,8 +7,33 @@ use std::panic::{self, PanicHookInfo};
 
 use tracing_subscriber::EnvFilter;
 
+/// How much of it is said, as `--log-level` has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[expect(missing_docs, reason = "their names say it")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl LogLevel {
+    /// The level as an argument and as a filter has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
 /// Logs what `crates` say at `level` and above, and sets the hook for panics. A second time changes nothing but the hook.
-pub fn start(level: &str, crates: &[&str]) {
+pub fn start(level: LogLevel, crates: &[&str]) {
+    let level = level.as_str();
     // Our own words only: a library's debug lines may show a request with its bearer.
     let ours: Vec<String> = crates.iter().map(|name| format!("{name}={level}")).collect();
     let filter = EnvFilter::new(ours.join(","));

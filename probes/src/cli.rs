@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use watch_audio::descriptors;
 use watch_audio::engine::EngineKind;
 use watch_audio::hermes::{Choice as Decision, Hermes, Runner, SPOKEN};
-use watch_audio::log;
+use watch_audio::log::{self, LogLevel};
 use watch_audio::relay::RelayUrl;
 use watch_audio::seal::GrantId;
 use watch_audio::secret::{Secret, warn_if_shared};
@@ -143,19 +143,10 @@ enum DialectName {
     B,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum LogLevel {
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
-}
-
 /// Runs the probe.
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
-    log::start(arguments.log_level.as_str(), &["watch_audio", "watch_audio_media", "watch_audio_probes"]);
+    log::start(arguments.log_level, &["watch_audio", "watch_audio_media", "watch_audio_probes"]);
     let call = AssertUnwindSafe(|| run_call(&arguments));
     panic::catch_unwind(call).unwrap_or_else(|_| conclude(&arguments, &Verdict::Fault("a panic".into())))
 }
@@ -427,18 +418,6 @@ async fn signals(stop: watch::Sender<Stop>) {
             std::process::exit(Verdict::Interrupted(signal).code().into());
         }
         stop.send_replace(Some(signal));
-    }
-}
-
-impl LogLevel {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warn => "warn",
-            Self::Info => "info",
-            Self::Debug => "debug",
-            Self::Trace => "trace",
-        }
     }
 }
 

@@ -41,9 +41,11 @@ impl Microphone {
         }
     }
 
-    /// Speaks the question from the next message on, from its beginning.
-    pub fn speak(&mut self) {
+    /// Speaks the question from the next message on, from its beginning. Answers when its speech begins: that message has
+    /// been running since the last one was complete.
+    pub fn speak(&mut self) -> Duration {
         self.speaking = Some(0);
+        self.time(self.captured + self.speech_start as u64)
     }
 
     /// Whether the question is being spoken.
@@ -72,11 +74,6 @@ impl Microphone {
         self.captured += length;
         self.messages += 1;
         &self.block
-    }
-
-    /// How far into the question its speech begins.
-    pub fn speech_start(&self) -> Duration {
-        self.time(self.speech_start as u64)
     }
 
     /// When the speech of each spoken question was over.
@@ -112,7 +109,7 @@ mod tests {
         question.extend([0; 800]);
         let mut microphone = Microphone::new(16_000, question.clone());
         let mut captured = Vec::new();
-        microphone.speak();
+        assert_eq!(microphone.speak(), Duration::from_millis(100));
         for _ in 0..100 {
             let due = microphone.due();
             captured.extend_from_slice(microphone.capture());
@@ -121,7 +118,6 @@ mod tests {
         assert_eq!(captured[..4000], question);
         assert!(captured[4000..].iter().all(|&s| s == 0));
         assert_eq!(captured.len(), 50 * (1360 + 1712));
-        assert_eq!(microphone.speech_start(), Duration::from_millis(100));
         assert_eq!(microphone.speech_ends(), [Duration::from_millis(200)]);
     }
 
@@ -129,10 +125,10 @@ mod tests {
     fn a_question_can_be_spoken_twice() {
         let mut microphone = Microphone::new(24_000, vec![9000; 2400]);
         microphone.capture();
-        microphone.speak();
+        assert_eq!(microphone.speak(), Duration::from_millis(85));
         microphone.capture();
         assert!(!microphone.speaking());
-        microphone.speak();
+        assert_eq!(microphone.speak(), Duration::from_millis(192));
         while microphone.speaking() {
             microphone.capture();
         }

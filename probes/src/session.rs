@@ -206,7 +206,7 @@ impl<'a> Session<'a> {
         }
         match &mut self.journal.sound {
             Some(sound) => sound.discard(),
-            None => self.speak(self.opened),
+            None => self.speak(),
         }
         loop {
             let deadline = self.deadline();
@@ -237,9 +237,9 @@ impl<'a> Session<'a> {
         [microphone, dialogue, Some(playing), Some(self.ping_at)].into_iter().flatten().min().unwrap_or(playing)
     }
 
-    fn speak(&mut self, at: Instant) {
-        self.microphone.speak();
-        self.journal.timeline.note(at + self.microphone.speech_start(), What::Question, "");
+    fn speak(&mut self) {
+        let begins = self.microphone.speak();
+        self.journal.timeline.note(self.opened + begins, What::Question, "");
     }
 
     /// Whether a person holds this call, at a microphone and a speaker.
@@ -306,7 +306,7 @@ impl<'a> Session<'a> {
             && self.reply_plays_since(time, after)
         {
             self.barge_in = None;
-            self.speak(now);
+            self.speak();
         }
         if let Some(after) = self.tap
             && self.reply_plays_since(time, after)

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use watch_audio::hermes::{Hermes, UrlError};
-use watch_audio::log;
+use watch_audio::log::{self, LogLevel};
 use watch_audio::secret::Secret;
 use watch_audio::voice::args::{self, VoiceError};
 use watch_audio::voice::{BindError, Config, ConfigError, Server, Setup};
@@ -136,7 +136,7 @@ impl Behind {
 /// Runs the demonstration until SIGINT or SIGTERM.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = Arguments::parse_from(arguments);
-    log::start("warn", &["watch_audio", "watch_audio_media", "watch_audio_probes"]);
+    log::start(LogLevel::Warn, &["watch_audio", "watch_audio_media", "watch_audio_probes"]);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

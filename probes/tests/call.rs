@@ -97,6 +97,7 @@ async fn call(manner: Manner, script: Script) -> Outcome {
     let options = Options { manner, host, recording: None, progress: None, sound: None };
     let outcome = Box::pin(call::run(options, stopped)).await;
     assert_eq!(outcome.bridge.exit, Some(0), "the bridge ends in order");
+    assert_eq!(outcome.rejoins, 0, "{:?}; the bridge: {:?}", outcome.moments, outcome.bridge.relay);
     outcome
 }
 

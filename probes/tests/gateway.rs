@@ -35,6 +35,10 @@ enum Does {
     Answers(u32, Ends),
     /// Answers with silence, for ever.
     Silence,
+    /// Turns the Watch away with this close code, so many times; then answers.
+    TurnsAway(u16, u32),
+    /// Starts, then says `error`, so many times; then answers.
+    Fails(&'static str, u32),
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -97,7 +101,11 @@ async fn call_until(does: Does, longest: Duration, signal: impl Future<Output = 
 
 async fn gateway(listener: TcpListener, grant: &Grant, does: Does) {
     let mut streams = Streams::new(grant.root.clone(), grant.id.clone());
-    loop {
+    for came in 0.. {
+        let does = match does {
+            Does::TurnsAway(_, times) | Does::Fails(_, times) if came >= times => Does::Answers(10, Ends::Orderly),
+            does => does,
+        };
         let (socket, _) = listener.accept().await.unwrap();
         let mut socket = tokio_tungstenite::accept_async(socket).await.unwrap();
         let hello = socket.next().await.unwrap().unwrap().into_data();
@@ -111,15 +119,22 @@ async fn serve(socket: &mut WebSocketStream<TcpStream>, stream: &mut Stream, doe
     let start = control(socket, stream).await?;
     assert_eq!((start["type"].as_str(), start["engine"].as_str()), (Some("start"), Some("grok")));
     match does {
+        Does::TurnsAway(code, _) => {
+            socket.close(Some(CloseFrame { code: code.into(), reason: "".into() })).await.ok()?;
+            while socket.next().await.is_some_and(|message| message.is_ok()) {}
+        }
+        Does::Fails(code, _) => {
+            say(socket, stream, Kind::Control, &started()).await;
+            say(socket, stream, Kind::Control, &json!({"type": "error", "code": code, "message": "No."})).await;
+            while socket.next().await.is_some_and(|message| message.is_ok()) {}
+        }
         Does::Nothing => while socket.next().await.is_some_and(|message| message.is_ok()) {},
         Does::Error(code) => {
             say(socket, stream, Kind::Control, &json!({"type": "error", "code": code, "message": "No."})).await;
             say(socket, stream, Kind::Control, &json!({"type": "ended", "reason": "error"})).await;
         }
         Does::Silence | Does::Answers(..) => {
-            let started = json!({"type": "started", "engine": "grok", "voice": "eve",
-                "input_rate": 24_000, "output_rate": 24_000, "model": "m"});
-            say(socket, stream, Kind::Control, &started).await;
+            say(socket, stream, Kind::Control, &started()).await;
             // The question, 200 ms, in messages of 85 and 107 ms.
             for _ in 0..2 {
                 message(socket, stream, Kind::Audio).await?;
@@ -156,6 +171,10 @@ async fn serve(socket: &mut WebSocketStream<TcpStream>, stream: &mut Stream, doe
         }
     }
     Some(())
+}
+
+fn started() -> Value {
+    json!({"type": "started", "engine": "grok", "voice": "eve", "input_rate": 24_000, "output_rate": 24_000, "model": "m"})
 }
 
 async fn control(socket: &mut WebSocketStream<TcpStream>, stream: &mut Stream) -> Option<Value> {
@@ -256,6 +275,30 @@ async fn an_engine_that_refuses_says_why() {
     let called = call(Does::Error("refused"), LONG).await;
     assert_eq!(called.verdict, Verdict::EngineRefused("refused".into(), "No.".into()));
     assert_eq!(called.verdict.code(), 4);
+}
+
+#[tokio::test]
+async fn a_watch_that_comes_before_its_host_tries_8_times_a_second_apart() {
+    let called = call(Does::TurnsAway(4503, 7), LONG).await;
+    assert_eq!(called.verdict, Verdict::Done);
+    assert!(called.took >= Duration::from_secs(7), "{:?}", called.took);
+    let (called, other) = tokio::join!(call(Does::TurnsAway(4503, 8), LONG), call(Does::TurnsAway(4429, 1), LONG));
+    assert_eq!(called.verdict, Verdict::Refused("closed with 4503".into()));
+    assert_eq!((called.verdict.code(), called.journal.rejoins), (3, 0));
+    assert_eq!(other.verdict, Verdict::Refused("closed with 4429".into()), "any other code is meant");
+    assert!(other.took < Duration::from_secs(5), "{:?}", other.took);
+}
+
+#[tokio::test]
+async fn a_live_session_that_fails_is_tried_3_times_more_and_one_that_is_refused_is_not() {
+    let calls = tokio::join!(
+        call(Does::Fails("unreachable", 3), LONG),
+        call(Does::Fails("failed", 4), LONG),
+        call(Does::Fails("rate_limited", 1), LONG),
+    );
+    assert_eq!((calls.0.verdict, calls.0.journal.rejoins), (Verdict::Done, 3));
+    assert_eq!((calls.1.verdict.code(), calls.1.journal.rejoins), (5, 3));
+    assert_eq!(calls.2.verdict, Verdict::EngineRefused("rate_limited".into(), "No.".into()));
 }
 
 #[tokio::test]
