@@ -77,11 +77,15 @@ fn manner(engine: EngineKind, dialect: Dialect) -> Manner {
 }
 
 async fn call(manner: Manner, script: Script) -> Outcome {
+    call_to(manner, Simulated::with_script(script)).await
+}
+
+async fn call_to(manner: Manner, engines: Simulated) -> Outcome {
     let _turn = AT_ONCE.acquire().await.unwrap();
     let slots = TempDir::new().unwrap();
     let host = HostOptions {
         relay: Relay::Own,
-        engine: Engine::Simulated(Box::new(Simulated::with_script(script))),
+        engine: Engine::Simulated(Box::new(engines)),
         dialect: manner.dialect,
         bridge: BridgeCommand {
             program: PathBuf::from(env!("CARGO_BIN_EXE_watch-audio-probe")),
@@ -200,21 +204,28 @@ fn last_before(outcome: &Outcome, what: What, before: i64) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_barge_in_on_gpt_live_is_the_models_own() {
-    let manner = Manner {
-        half_duplex: false,
-        barge_in: Some(Duration::from_secs(3)),
-        ..manner(EngineKind::GptLive, Dialect::B)
+async fn a_barge_in_on_gpt_live_is_the_models_own_and_counted_where_it_says_so() {
+    let barges_in = |says_so: bool| async move {
+        let manner = Manner {
+            half_duplex: false,
+            barge_in: Some(Duration::from_secs(3)),
+            ..manner(EngineKind::GptLive, Dialect::B)
+        };
+        let mut engines = Simulated::with_script(script("long-answer.wav"));
+        engines.gpt_live.dialect_b.cleared = says_so;
+        let outcome = call_to(manner, engines).await;
+        assert_eq!(outcome.verdict, Verdict::Done, "{:?}", outcome.moments);
+        let barge_in = outcome.figures.barge_in.as_ref().expect("the question was spoken twice");
+        // The simulated model falls silent 300 ms after it hears the user; the rest is the way there and back.
+        assert_eq!(barge_in.notice_ms.is_some(), says_so);
+        assert!(barge_in.last_old_arrived_ms.is_some_and(|ms| ms < 1000), "{barge_in:?}");
+        assert!(barge_in.last_old_played_ms.is_some_and(|ms| ms < 1200), "{barge_in:?}");
+        heard(&outcome, &sample("answer.wav").samples);
+        assert!(outcome.engines.gpt_live[0].spoken.iter().any(|spoken| spoken.cut));
+        let counted = outcome.bridge.summaries[0].get("barge_ins").and_then(serde_json::Value::as_u64);
+        assert_eq!(counted, says_so.then_some(1), "absent where nobody tells");
     };
-    let outcome = call(manner, script("long-answer.wav")).await;
-    assert_eq!(outcome.verdict, Verdict::Done, "{:?}", outcome.moments);
-    let barge_in = outcome.figures.barge_in.as_ref().expect("the question was spoken twice");
-    // The simulated model falls silent 300 ms after it hears the user; the rest is the way there and back.
-    assert_eq!(barge_in.notice_ms, None);
-    assert!(barge_in.last_old_arrived_ms.is_some_and(|ms| ms < 1000), "{barge_in:?}");
-    assert!(barge_in.last_old_played_ms.is_some_and(|ms| ms < 1200), "{barge_in:?}");
-    heard(&outcome, &sample("answer.wav").samples);
-    assert!(outcome.engines.gpt_live[0].spoken.iter().any(|spoken| spoken.cut));
+    both(barges_in(false), barges_in(true)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
