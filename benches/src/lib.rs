@@ -15,6 +15,7 @@ pub mod helper;
 pub mod machine;
 pub mod marks;
 pub mod network;
+pub mod page;
 pub mod record;
 pub mod relays;
 pub mod report;

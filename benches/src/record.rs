@@ -21,7 +21,7 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Failed;
+use crate::{Failed, page};
 
 /// One run of a bench, or the pieces of one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -156,7 +156,7 @@ impl Record {
         self.versions.insert(name.to_owned(), output(command));
     }
 
-    /// Writes `NAME.json` to `folder`, and answers where. What the file has of the same commit, profile and machine stays:
+    /// Writes `NAME.json` to `folder`, and answers where; beside it `NAME.html`, a page with the plots. What the file has of the same commit, profile and machine stays:
     /// rows of the same name are replaced, as are lines.
     ///
     /// # Errors
@@ -171,6 +171,7 @@ impl Record {
         let json = serde_json::to_string(&whole).map_err(Failed::to("write the record"))?;
         std::fs::create_dir_all(folder).map_err(Failed::to("write the record"))?;
         std::fs::write(&file, json).map_err(Failed::to("write the record"))?;
+        std::fs::write(file.with_extension("html"), page::html(&whole)).map_err(Failed::to("write the page"))?;
         Ok(file)
     }
 
@@ -235,7 +236,8 @@ impl Table {
 }
 
 impl Cell {
-    fn text(&self) -> String {
+    /// The cell as people read it.
+    pub fn text(&self) -> String {
         match self {
             Self::Figure(figure) if !figure.is_finite() => "–".to_owned(),
             Self::Figure(figure) if *figure == figure.trunc() && figure.abs() < 1e15 => format!("{figure:.0}"),
@@ -373,6 +375,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         record(vec![row("clean", 1.5), row("1 % loss", f64::NAN)], "ours").store(folder.path()).unwrap();
         let file = record(vec![row("1 % loss", 2.5), row("stall", 3.5)], "baseline").store(folder.path()).unwrap();
+        let page = std::fs::read_to_string(file.with_extension("html")).unwrap();
+        assert!(page.contains("clean") && page.contains("stall"), "the page is of all pieces");
         let whole: Record = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
         assert_eq!(whole.tables[0].rows, [row("clean", 1.5), row("1 % loss", 2.5), row("stall", 3.5)]);
         assert_eq!(whole.series[0].lines.iter().map(|line| &*line.name).collect::<Vec<_>>(), ["ours", "baseline"]);

@@ -25,12 +25,15 @@ impl PageFile {
         Ok(Self { file: output::create(path, others)?, path: path.to_owned(), about })
     }
 
-    /// The call begins: until the page is written, the file says so.
+    /// The call begins: until the page is written, a file says so.
     ///
     /// # Errors
     /// When the disk does not take it.
     pub fn begin(mut self) -> Result<Self, OutputError> {
-        self.put(&call::unfinished(&self.about))?;
+        // What went to a device stays there.
+        if self.file.metadata().is_ok_and(|file| file.is_file()) {
+            self.put(&call::unfinished(&self.about))?;
+        }
         Ok(self)
     }
 

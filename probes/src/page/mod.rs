@@ -39,7 +39,8 @@ pub fn escape(text: &str) -> String {
     html
 }
 
-/// A table. Cells are HTML; a column whose cells are all figures stands at the right. The first column names its row.
+/// A table. A column whose cells are all figures stands at the right. The first column names its row; a name like the one
+/// above it is only there to be read aloud.
 pub fn table(caption: &str, columns: &[String], rows: &[Vec<Cell>]) -> String {
     let figures = |n: usize| rows.iter().all(|row| !matches!(row.get(n), Some(Cell::Words(_)))) && n > 0;
     let class = |n: usize| if figures(n) { " class=\"figure\"" } else { "" };
@@ -52,8 +53,10 @@ pub fn table(caption: &str, columns: &[String], rows: &[Vec<Cell>]) -> String {
         html += "</tr></thead>\n";
     }
     html += "<tbody>\n";
+    let mut above = None;
     for row in rows {
-        html += "<tr>";
+        let again = row.len() > 1 && above.replace(row.first()) == Some(row.first());
+        html += if again { "<tr class=\"again\">" } else { "<tr>" };
         for (n, cell) in row.iter().enumerate() {
             let text = match cell {
                 Cell::Words(words) | Cell::Figure(words) => escape(words),
