@@ -1,7 +1,7 @@
 //! How evenly sound comes out on a clean path, with one call and with many on one core: the baseline's helper, ours, and
 //! our bridge with its relay, at the Watch.
 //!
-//! What is measured has one core for itself; engines, microphones, Watches and the relay have the others. How busy both
+//! What is measured has one core for itself; engines, microphones, Watches and the relay have another. How busy both
 //! were stands beside the figures: where the peers have no time left, the figures are theirs.
 
 // The tables are what a bench is for.
@@ -16,9 +16,11 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use watch_audio_benches::bridge::Relay;
+use watch_audio_benches::busy::Busy;
 use watch_audio_benches::call::{Microphone, Running, Sound};
-use watch_audio_benches::cores::{self, Busy};
+
 use watch_audio_benches::engine::Engine;
+use watch_audio_benches::machine::Cores;
 use watch_audio_benches::marks::Marks;
 use watch_audio_benches::network::Network;
 use watch_audio_benches::record::{Cell, Kind, Line, Record, Series, Table};
@@ -67,8 +69,7 @@ fn run(arguments: &Arguments) -> Result<(), Failed> {
     let aiortc = "import aiortc; print(aiortc.__version__)";
     record.version("aiortc", Command::new(&baseline.command[0]).args(["-c", aiortc]));
 
-    let core = cores::of_the_subject();
-    cores::leave_the_subjects()?;
+    let cores = Cores::part()?;
     let subjects = [baseline].into_iter().chain(Subject::ours(&arguments.program));
     let subjects: Vec<Subject> = subjects
         .filter(|subject| subject.name.contains(&arguments.only))
@@ -77,6 +78,7 @@ fn run(arguments: &Arguments) -> Result<(), Failed> {
     let (calls, seconds) = if arguments.smoke { (&[1][..], 1) } else { (&arguments.calls[..], arguments.seconds) };
     let relay = Relay::start(&arguments.program)?;
     let sound = Sound::new(Marks::new(SOUND_FRAMES))?;
+    let length = Duration::from_secs(seconds.into());
     let mut measured = Vec::new();
     for count in calls {
         for subject in &subjects {
@@ -84,7 +86,7 @@ fn run(arguments: &Arguments) -> Result<(), Failed> {
                 continue;
             }
             eprintln!("{count} calls: {}", subject.name);
-            let taken = Measured::take(subject, &relay, &sound, *count, Duration::from_secs(seconds.into()));
+            let taken = Measured::take(subject, &relay, &sound, *count, length, cores);
             measured.push(taken.map_err(|error| Failed(format!("{count} calls, {}: {error}", subject.name)))?);
         }
     }
@@ -106,12 +108,19 @@ struct Measured {
     arrivals: Vec<Vec<Instant>>,
     /// Messages that should have come, over all calls.
     due: f64,
-    /// How busy the subject's core and the peers' first one were, in percent.
+    /// How busy the subject's core and the peers' were, in percent.
     busy: (f64, f64),
 }
 
 impl Measured {
-    fn take(subject: &Subject, relay: &Relay, sound: &Sound, count: usize, length: Duration) -> Result<Self, Failed> {
+    fn take(
+        subject: &Subject,
+        relay: &Relay,
+        sound: &Sound,
+        count: usize,
+        length: Duration,
+        cores: Cores,
+    ) -> Result<Self, Failed> {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let _stop = StopOnDrop(&stop);
@@ -138,13 +147,12 @@ impl Measured {
                 came.retain(|at| (from..to).contains(at));
                 arrivals.push(came);
             }
-            let core = cores::of_the_subject();
             Ok(Self {
                 subject: subject.name,
                 calls: count,
                 arrivals,
                 due: count as f64 * length.as_secs_f64() / FRAME.as_secs_f64(),
-                busy: (after.since(&before, core), after.since(&before, 0)),
+                busy: (after.since(&before, cores.subject), after.since(&before, cores.peers)),
             })
         })
     }

@@ -7,8 +7,8 @@
 pub mod barge_in;
 pub mod baseline;
 pub mod bridge;
+pub mod busy;
 pub mod call;
-pub mod cores;
 pub mod engine;
 pub mod follow;
 pub mod helper;
