@@ -36,7 +36,7 @@ struct Arguments {
     /// How many calls at once.
     #[arg(long, value_delimiter = ',', default_value = "1,4,8,16,32,64")]
     calls: Vec<usize>,
-    /// Seconds that are measured of each.
+    /// Seconds that are measured of each; longer with few calls, until a thousand messages are due.
     #[arg(long, default_value_t = 8)]
     seconds: u32,
     /// Only those whose name contains this: `baseline`, `ours`, `bridge`, `Opus`.
@@ -78,7 +78,8 @@ fn run(arguments: &Arguments) -> Result<(), Failed> {
     let (calls, seconds) = if arguments.smoke { (&[1][..], 1) } else { (&arguments.calls[..], arguments.seconds) };
     let relay = Relay::start(&arguments.program)?;
     let sound = Sound::new(Marks::new(SOUND_FRAMES))?;
-    let length = Duration::from_secs(seconds.into());
+    let enough = if arguments.smoke { Duration::ZERO } else { FRAME * ENOUGH };
+    let length = |calls: usize| Duration::from_secs(seconds.into()).max(enough / calls.max(1) as u32);
     let mut measured = Vec::new();
     for count in calls {
         for subject in &subjects {
@@ -86,7 +87,7 @@ fn run(arguments: &Arguments) -> Result<(), Failed> {
                 continue;
             }
             eprintln!("{count} calls: {}", subject.name);
-            let taken = Measured::take(subject, &relay, &sound, *count, length, cores);
+            let taken = Measured::take(subject, &relay, &sound, *count, length(*count), cores);
             measured.push(taken.map_err(|error| Failed(format!("{count} calls, {}: {error}", subject.name)))?);
         }
     }
@@ -283,8 +284,10 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// A core does not carry more of the baseline's calls (`8`), and each takes 70 MB: this shows where it ends.
+/// A core carries about eight of the baseline's calls, and each takes 70 MB: this shows where it ends.
 const BASELINE_CALLS: usize = 16;
+/// So many messages have a p99.9.
+const ENOUGH: u32 = 1_000;
 /// After the last call was connected.
 const SETTLES: Duration = Duration::from_secs(2);
 /// The engines' sound, silence apart: longer than it takes to start all calls and to measure them.

@@ -345,8 +345,8 @@ const DIRECTIONS: [Direction; 2] = [
 /// The last of the conditions.
 const BARGE_IN: &str = "barge-in";
 /// So many calls at once, each with so many: more than 100 in all.
-const BARGED_CALLS: usize = 4;
-const BARGE_INS: usize = 28;
+const BARGED_CALLS: usize = 8;
+const BARGE_INS: usize = 14;
 /// Late enough for a delay before it, early enough for 15 s after it.
 const EVENT: Duration = Duration::from_secs(5);
 const STALL: Duration = Duration::from_millis(1_500);
