@@ -73,7 +73,7 @@ fn run(arguments: &Arguments) -> Result<(), Failed> {
     let subjects = [baseline].into_iter().chain(Subject::ours(&arguments.program));
     let subjects: Vec<Subject> = subjects
         .filter(|subject| subject.name.contains(&arguments.only))
-        .map(|subject| subject.on_core(core))
+        .map(|subject| subject.on_core(cores.subject))
         .collect();
     let (calls, seconds) = if arguments.smoke { (&[1][..], 1) } else { (&arguments.calls[..], arguments.seconds) };
     let relay = Relay::start(&arguments.program)?;

@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(reason(r#"{"type":"session.started"}"#), None);
         assert_eq!(reason("session.closed"), None);
         assert_eq!(reason(r#"["session.closed","expired"]"#), None, "no event");
-        let cleared = |event: &str| type_is(event.as_bytes(), CLEARED_TYPE);
+        let cleared = |event: &str| event_of(event.as_bytes(), CLEARED_TYPE).is_some();
         assert!(cleared(r#"{"event_id":"1","type":"output_audio_buffer.cleared"}"#));
         assert!(!cleared(r#"{"type":"error","error":{"message":"output_audio_buffer.cleared"}}"#));
     }
