@@ -16,11 +16,9 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use watch_audio_benches::bridge::Relay;
-use watch_audio_benches::busy::Busy;
 use watch_audio_benches::call::{Microphone, Running, Sound};
-
+use watch_audio_benches::cores::{self, Busy};
 use watch_audio_benches::engine::Engine;
-use watch_audio_benches::machine::Cores;
 use watch_audio_benches::marks::Marks;
 use watch_audio_benches::network::Network;
 use watch_audio_benches::record::{Cell, Kind, Line, Record, Series, Table};
@@ -69,11 +67,12 @@ fn run(arguments: &Arguments) -> Result<(), Failed> {
     let aiortc = "import aiortc; print(aiortc.__version__)";
     record.version("aiortc", Command::new(&baseline.command[0]).args(["-c", aiortc]));
 
-    let cores = Cores::part()?;
+    let core = cores::of_the_subject();
+    cores::leave_the_subjects()?;
     let subjects = [baseline].into_iter().chain(Subject::ours(&arguments.program));
     let subjects: Vec<Subject> = subjects
         .filter(|subject| subject.name.contains(&arguments.only))
-        .map(|subject| subject.on_core(cores.subject))
+        .map(|subject| subject.on_core(core))
         .collect();
     let (calls, seconds) = if arguments.smoke { (&[1][..], 1) } else { (&arguments.calls[..], arguments.seconds) };
     let relay = Relay::start(&arguments.program)?;
@@ -87,7 +86,7 @@ fn run(arguments: &Arguments) -> Result<(), Failed> {
                 continue;
             }
             eprintln!("{count} calls: {}", subject.name);
-            let taken = Measured::take(subject, &relay, &sound, *count, length(*count), cores);
+            let taken = Measured::take(subject, &relay, &sound, *count, length(*count), core);
             measured.push(taken.map_err(|error| Failed(format!("{count} calls, {}: {error}", subject.name)))?);
         }
     }
@@ -120,7 +119,7 @@ impl Measured {
         sound: &Sound,
         count: usize,
         length: Duration,
-        cores: Cores,
+        core: usize,
     ) -> Result<Self, Failed> {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -153,7 +152,7 @@ impl Measured {
                 calls: count,
                 arrivals,
                 due: count as f64 * length.as_secs_f64() / FRAME.as_secs_f64(),
-                busy: (after.since(&before, cores.subject), after.since(&before, cores.peers)),
+                busy: (after.since(&before, core), after.since(&before, 0)),
             })
         })
     }

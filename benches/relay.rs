@@ -1,11 +1,12 @@
 //! What a message costs a relay: processor time, delay, memory, at a few bridges and at many. The baseline and ours in
-//! turn, in one run, each on a core of its own.
+//! turn, in one run, each on a core of its own, and the least that a relay can do.
 //!
 //! `cargo bench --bench relay` takes two minutes; `-- --smoke` only shows that each can run, in a few seconds.
 
 // The tables are what a bench is for.
 #![allow(clippy::print_stdout)]
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -15,11 +16,11 @@ use tokio::task::LocalSet;
 use watch_audio::relay::RelayUrl;
 use watch_audio::relay::client::{Host, NewGrant};
 use watch_audio::secret::Secret;
-use watch_audio_benches::machine::{Cores, Memory, Usage};
+use watch_audio_benches::machine::{Memory, Usage};
 use watch_audio_benches::record::{Cell, Kind, Line, Record, Series, Table};
 use watch_audio_benches::relays::{self, Relay};
 use watch_audio_benches::sockets::{Bridges, End, MESSAGE};
-use watch_audio_benches::{Failed, baseline, report};
+use watch_audio_benches::{Failed, bare, baseline, cores, report};
 
 #[derive(Parser)]
 struct Arguments {
@@ -32,12 +33,15 @@ struct Arguments {
     /// How often each load is put on each relay; what is shown is the median.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Only this relay: `baseline` or `ours`.
+    /// Only this relay: `baseline`, `ours` or `floor`.
     #[arg(long)]
     only: Option<String>,
     /// Our program, when it is not the one built with the bench.
     #[arg(long, default_value = env!("CARGO_BIN_EXE_watch-audio"))]
     program: PathBuf,
+    /// Be the relay that does the least.
+    #[arg(long, hide = true)]
+    bare: bool,
     /// What `cargo bench` passes.
     #[arg(long, hide = true)]
     bench: bool,
@@ -54,12 +58,16 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failed> {
+    if arguments.bare {
+        return bare::run().map_err(Failed::to("be a relay"));
+    }
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("benches");
     let node = baseline::relay(&target)?;
     let mut record = Record::new("relay");
     record.version("node", Command::new("node").arg("--version"));
     record.versions.insert("ws".to_owned(), "8.23.0".to_owned());
-    let cores = Cores::part()?;
+    let core = cores::of_the_subject();
+    cores::leave_the_subjects()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failed::to("start"))?;
 
@@ -75,7 +83,7 @@ fn run(arguments: &Arguments) -> Result<(), Failed> {
         for round in 0..rounds {
             for (subject, of_one) in subjects.iter().zip(&mut of_all) {
                 eprintln!("{}, round {} of {rounds}: {}", load.name(), round + 1, subject.name);
-                let mut command = (subject.command)(&cores, &arguments.program, &node, &target)?;
+                let mut command = (subject.command)(core, &arguments.program, &node, &target)?;
                 let relay = Relay::start(&mut command)?;
                 let put = put(&relay, *load, subject.grants, time);
                 of_one.push(LocalSet::new().block_on(&runtime, put)?);
@@ -95,16 +103,16 @@ fn run(arguments: &Arguments) -> Result<(), Failed> {
 /// A relay to measure.
 struct Subject {
     name: &'static str,
-    command: fn(&Cores, &Path, &[PathBuf; 2], &Path) -> Result<Command, Failed>,
+    command: fn(usize, &Path, &[PathBuf; 2], &Path) -> Result<Command, Failed>,
     /// Whether a bridge needs a grant.
     grants: bool,
 }
 
-const SUBJECTS: [Subject; 2] = [
+const SUBJECTS: [Subject; 3] = [
     Subject {
         name: "baseline",
-        command: |cores, _, node, _| {
-            let mut command = cores.subject("node");
+        command: |core, _, node, _| {
+            let mut command = on_core(core, "node");
             command.args(node);
             Ok(command)
         },
@@ -112,14 +120,30 @@ const SUBJECTS: [Subject; 2] = [
     },
     Subject {
         name: "ours",
-        command: |cores, program, _, folder| {
-            let mut command = cores.subject(program);
+        command: |core, program, _, folder| {
+            let mut command = on_core(core, program);
             relays::ours(&mut command, folder, CREDENTIAL)?;
             Ok(command)
         },
         grants: true,
     },
+    // Not to be had for more than this: what is left are the system calls.
+    Subject {
+        name: "floor",
+        command: |core, _, _, _| {
+            let mut command = on_core(core, std::env::current_exe().map_err(Failed::to("find this program"))?);
+            command.arg("--bare");
+            Ok(command)
+        },
+        grants: false,
+    },
 ];
+
+fn on_core(core: usize, program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", &core.to_string()]).arg(program);
+    command
+}
 
 /// So many bridges, and what goes into each of their ends.
 #[derive(Clone, Copy)]
@@ -201,7 +225,10 @@ async fn ends(relay: &Relay, count: usize, grants: bool) -> Result<Vec<[End; 2]>
 }
 
 fn tables(loads: &[Load], subjects: &[&Subject], measured: &[Vec<Vec<Measured>>]) -> [Table; 2] {
-    let note = format!("messages of {MESSAGE} bytes, as 20 ms of PCM at 24 kHz are; medians of the rounds");
+    let note = format!(
+        "messages of {MESSAGE} bytes, as 20 ms of PCM at 24 kHz are; medians of the rounds; floor: a relay that only reads, \
+         unmasks and writes"
+    );
     let mut messages = Table::new(
         "What a message costs a relay",
         &note,
@@ -231,7 +258,7 @@ fn tables(loads: &[Load], subjects: &[&Subject], measured: &[Vec<Vec<Measured>>]
             memory.rows.push(row(&load.name(), subject.name, &[all, each]));
             compared.push([cost, p50, p99, all]);
         }
-        if let [baseline, ours] = &compared[..] {
+        if let [baseline, ours, ..] = &compared[..] {
             let ratio = |n: usize| ours[n] / baseline[n];
             let none = f64::NAN;
             messages.rows.push(row(&load.name(), "ratio", &[ratio(0), none, ratio(1), ratio(2), none, none]));

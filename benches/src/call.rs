@@ -193,6 +193,14 @@ impl Running {
         }
     }
 
+    /// The subject's process id.
+    pub fn id(&self) -> u32 {
+        match &self.parts {
+            Parts::Helper { helper, .. } => helper.id(),
+            Parts::Bridge { bridge, .. } => bridge.id(),
+        }
+    }
+
     /// What comes down, sound among it.
     pub fn output(&self) -> &Receiver<Output> {
         match &self.parts {
@@ -286,4 +294,4 @@ impl Drop for StopOnDrop<'_> {
 /// What the plugin asks for: the Watch's rate up, the engine's own down.
 const CONFIG: &[u8] = br#"{"input_rate":16000,"output_rate":24000,"stun":[]}"#;
 const INPUT_RATE: u32 = 16_000;
-const OUTPUT_RATE: u32 = 24_000;
+pub(crate) const OUTPUT_RATE: u32 = 24_000;

@@ -21,10 +21,10 @@ use crate::{FRAME, Failed};
 
 /// The answering side of one call.
 pub struct Engine {
-    rtc: Rtc,
-    socket: UdpSocket,
-    address: SocketAddr,
-    track: Option<(Mid, Pt)>,
+    pub(crate) rtc: Rtc,
+    pub(crate) socket: UdpSocket,
+    pub(crate) address: SocketAddr,
+    pub(crate) track: Option<(Mid, Pt)>,
 }
 
 /// What the engine has to say of a call.
@@ -135,7 +135,7 @@ impl Engine {
         Ok(Taken { sent, heard })
     }
 
-    fn play(&mut self, packet: &Arc<[u8]>, count: usize, now: Instant) -> Result<(), Failed> {
+    pub(crate) fn play(&mut self, packet: &Arc<[u8]>, count: usize, now: Instant) -> Result<(), Failed> {
         let (mid, payload_type) = self.track.ok_or_else(|| Failed("the offer has no Opus track".to_owned()))?;
         let mut api = self.rtc.direct_api();
         let track = api.stream_tx_by_mid(mid, None).ok_or_else(|| Failed("the track is gone".to_owned()))?;
@@ -145,7 +145,7 @@ impl Engine {
     }
 
     /// One datagram, or none until `deadline`. A socket's own time-out is as coarse as the kernel's tick.
-    fn receive(&self, buffer: &mut [u8], deadline: Instant) -> Result<Option<(usize, SocketAddr)>, Failed> {
+    pub(crate) fn receive(&self, buffer: &mut [u8], deadline: Instant) -> Result<Option<(usize, SocketAddr)>, Failed> {
         let wait = deadline.saturating_duration_since(Instant::now()).min(LONGEST_WAIT);
         let wait = Timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as _ };
         let ready = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&wait)).map_err(Failed::to("wait"))?;

@@ -4,11 +4,13 @@
 //! Everything here runs on plain threads that sleep to absolute deadlines: a runtime's timer is late by more than what
 //! is measured.
 
+pub mod bare;
 pub mod barge_in;
 pub mod baseline;
 pub mod bridge;
-pub mod busy;
 pub mod call;
+pub mod cores;
+pub mod crowd;
 pub mod engine;
 pub mod follow;
 pub mod helper;
@@ -20,6 +22,7 @@ pub mod record;
 pub mod relays;
 pub mod report;
 pub mod sockets;
+pub mod steps;
 pub mod subject;
 pub mod watch;
 

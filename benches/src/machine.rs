@@ -1,20 +1,9 @@
-//! What a process costs: its processor time, its memory, how often it wakes; and keeping it on one core. Linux only.
+//! What a process costs: its processor time, its memory, how often it wakes. Linux only.
 
-use std::ffi::OsStr;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use crate::Failed;
-
-/// Two of the machine's cores: one for what is measured, one for all that it needs.
-#[derive(Debug, Clone, Copy)]
-pub struct Cores {
-    /// For the subject alone.
-    pub subject: usize,
-    /// For the peers.
-    pub peers: usize,
-}
 
 /// What a process has used since it began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,32 +21,6 @@ pub struct Memory {
     pub rss: u64,
     /// The same, pages that it shares counted in shares.
     pub pss: u64,
-}
-
-impl Cores {
-    /// The first two that this process may use, and keeps this process on the one for the peers. To be called before it
-    /// has other threads.
-    ///
-    /// # Errors
-    /// Without two cores, or without `taskset` (util-linux).
-    pub fn part() -> Result<Self, Failed> {
-        let status = read("/proc/self/status")?;
-        let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or_default();
-        let [peers, subject] = cores(allowed)[..] else {
-            return Err(Failed("two cores are needed, one for the subject and one for its peers".to_owned()));
-        };
-        let mut pin = Command::new("taskset");
-        pin.args(["--all-tasks", "--pid", "--cpu-list", &peers.to_string(), &std::process::id().to_string()]);
-        let pinned = pin.output().map_err(Failed::to("run taskset"))?;
-        pinned.status.success().then_some(Self { subject, peers }).ok_or_else(|| Failed("taskset failed".to_owned()))
-    }
-
-    /// Runs `program` on the subject's core.
-    pub fn subject(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new("taskset");
-        command.args(["--cpu-list", &self.subject.to_string()]).arg(program);
-        command
-    }
 }
 
 impl Usage {
@@ -117,15 +80,6 @@ pub fn disk(path: &Path) -> u64 {
         .sum()
 }
 
-/// The first two of a list like `0-3,7`.
-fn cores(list: &str) -> Vec<usize> {
-    let ranges = list.trim().split(',').filter_map(|range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        Some(first.parse().ok()?..=last.parse().ok()?)
-    });
-    ranges.flatten().take(2).collect()
-}
-
 fn read(file: impl AsRef<Path>) -> Result<String, Failed> {
     std::fs::read_to_string(file).map_err(Failed::to("look at the subject"))
 }
@@ -133,14 +87,6 @@ fn read(file: impl AsRef<Path>) -> Result<String, Failed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_list_of_cores() {
-        assert_eq!(cores("0-3\n"), [0, 1]);
-        assert_eq!(cores("\t2,5-7"), [2, 5]);
-        assert_eq!(cores("4"), [4]);
-        assert!(cores("").is_empty());
-    }
 
     #[cfg(target_os = "linux")]
     #[test]

@@ -372,8 +372,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 /// `watch-audio.md`: little unsent in the kernel, about 16 KB.
 const KERNEL_UNSENT: u32 = 16 * 1024;
 
-/// The Watch's messages are a few KB, ten a second.
-const READ_BUFFER: usize = 16 * 1024;
+/// The Watch's messages have at most 5 KB as deployed ones send them. The library clears the whole buffer for each read.
+const READ_BUFFER: usize = 6 * 1024;
 
 /// Messages read ahead of the bridge, which takes them at once.
 const EVENTS: usize = 32;

@@ -138,5 +138,6 @@ pub(super) fn config(limits: &Limits) -> WebSocketConfig {
         .max_frame_size(Some(limits.message_bytes))
 }
 
-/// The library's default is 128 KiB a socket; a message of sound has 2 to 5 KiB.
-const READ_BUFFER: usize = 8 * 1_024;
+/// Most of what an open bridge holds in memory, twice, and the library clears it for each read. 20 ms of PCM fit in with
+/// what waits behind them; a longer message gets the room it needs.
+const READ_BUFFER: usize = 2 * 1_024;

@@ -233,8 +233,13 @@ test('mute: nothing of the microphone arrives, and the call goes on', () => agai
   // The question is over by then, and its words would be here.
   await tab.page.waitForFunction((seconds) => Number(document.getElementById('clock').textContent.split(':')[1]) >= seconds, LEAD + 6);
   assert.equal(await tab.page.locator('#log .user').count(), 0);
-  await tab.page.click('#mute');
-  await tab.page.locator('#mute[aria-pressed="false"]').waitFor();
+  const open = () => tab.page.evaluate(() => window.peers[0].getSenders()[0].track.enabled);
+  for (const pressed of [false, true]) {
+    assert.equal(await open(), pressed);
+    await tab.page.click('#mute');
+    await tab.page.locator(`#mute[aria-pressed="${pressed}"]`).waitFor();
+    assert.equal(await open(), !pressed);
+  }
   await tab.state('live', 'speaking');
   await tab.close();
 }));

@@ -136,6 +136,15 @@ test('a connection that drops is taken up again, with the history', async () => 
   await tab.close();
 });
 
+test('a channel that closes by itself is a connection lost', async () => {
+  const tab = await open();
+  await tab.call();
+  await tab.page.evaluate(() => window.engine.channel.close());
+  await tab.state('reconnecting');
+  await tab.state('live', 'speaking');
+  await tab.close();
+});
+
 test('the engine ends the session: by time it goes on in another, for what was said it does not', async () => {
   const tab = await open();
   await tab.call();

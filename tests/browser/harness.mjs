@@ -127,9 +127,9 @@ export class Tab {
     return (await this.page.textContent(selector)).trim();
   }
 
-  /** Waits until a caption, of anybody, holds the words. */
+  /** Waits until a caption, of anybody, holds the words; what Hermes wrote is none. */
   async caption(words) {
-    await this.page.locator('#log li', { hasText: words }).first().waitFor();
+    await this.page.locator('#log li:not(.work)', { hasText: words }).first().waitFor();
   }
 
   async shown(id) {

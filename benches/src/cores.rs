@@ -1,4 +1,29 @@
-//! How busy each core is.
+//! Which core does what, and how busy each is.
+
+use std::process::{Command, Stdio};
+
+use crate::Failed;
+
+/// The core for what is measured: the last one.
+pub fn of_the_subject() -> usize {
+    count() - 1
+}
+
+/// Keeps this process, and all that it starts from now on, off the core of what is measured; where there is but one, all
+/// share it.
+///
+/// # Errors
+/// When there is no `taskset`, or it refuses.
+pub fn leave_the_subjects() -> Result<(), Failed> {
+    let rest = match of_the_subject() {
+        0 => "0".to_owned(),
+        subjects => format!("0-{}", subjects - 1),
+    };
+    let mut taskset = Command::new("taskset");
+    taskset.args(["-a", "-c", "-p", &rest, &std::process::id().to_string()]).stdout(Stdio::null());
+    let status = taskset.status().map_err(Failed::to("run taskset"))?;
+    if status.success() { Ok(()) } else { Err(Failed("taskset does not move this process".to_owned())) }
+}
 
 /// How long each core has been busy and idle since the machine started.
 #[derive(Debug, Clone)]
@@ -27,6 +52,10 @@ impl Busy {
         let (busy, idle) = (now.0 - then.0, now.1 - then.1);
         100.0 * busy / (busy + idle)
     }
+}
+
+fn count() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 #[cfg(test)]
