@@ -103,14 +103,30 @@ test('case 24: a way that leads nowhere ends within a limit, and says what it tr
   await tab.close();
 });
 
+test('an engine that connects and says nothing is given up', async () => {
+  const tab = await open();
+  await tab.page.evaluate(() => { window.engine.silent = true; });
+  await tab.state('ready');
+  await tab.page.click('#call');
+  await tab.state('failed');
+  assert.match(await tab.text('#notice-title'), /did not start/);
+  await tab.close();
+});
+
 test('cases 23, 28 and 30: an unknown name among the ways, a start in the channel’s first breath, errors that end nothing', async () => {
   const tab = await open();
   await tab.page.evaluate(() => Object.assign(window.engine, {
     first: [{ type: 'error', error: { type: 'invalid_request_error', code: 'x', message: 'not this', client_event_id: 'evt_7' } }],
+    then: [
+      { type: 'session.input_transcript.delta', delta: 'at once', start_ms: 0, end_ms: 200 },
+      { type: 'session.delegation.created', offset_ms: 200, delegation: { id: 'item_1', type: 'delegation', target: 'client' } },
+    ],
     extra: 'a=candidate:8 1 udp 98 9d3d7e6e-4785-4c4b-9d3d-7e6e47854c4b.local 52743 typ host\r\n',
   }));
+  const asked = tab.page.waitForRequest('**/delegate');
   await tab.call();
-  await say(tab, { type: 'error', error: { type: 'server_error', message: 'no end' } }, { type: 'unheard.of' }, words('output', 'still here', 1_000));
+  assert.deepEqual((await asked).postDataJSON().lines, [{ speaker: 'user', text: 'at once' }]);
+  await say(tab, { type: 'error', error: { type: 'server_error', message: 'no end' } }, { type: 'unheard.of' }, words('output', 'still here', 9_000));
   await tab.caption('still here');
   await tab.sound();
   assert.match(await tab.page.getAttribute('html', 'data-state'), /^(live|speaking)$/);
@@ -211,7 +227,7 @@ test('a microphone that is pulled out is replaced in mid-call', async () => {
 /** Runs in the page: the other side of its connections. */
 const ENGINE = `
   window.engine = {
-    received: [], first: [], extra: '', deaf: false,
+    received: [], first: [], then: [], extra: '', deaf: false, silent: false,
     async answer(sdp) {
       const peer = new PlainPeerConnection();
       this.peer = peer;
@@ -228,7 +244,7 @@ const ENGINE = `
           this.received.push(event);
           if (event.type === 'session.close') this.say({ type: 'session.closed', reason: 'close_requested' });
         };
-        const start = () => this.say(...this.first, { type: 'session.started', session: { id: 'live_test' } });
+        const start = () => this.silent || this.say(...this.first, { type: 'session.started', session: { id: 'live_test' } }, ...this.then);
         if (channel.readyState === 'open') start(); else channel.onopen = start;
       };
       await peer.setRemoteDescription({ type: 'offer', sdp });

@@ -551,6 +551,7 @@ class Call {
       throw error;
     }
     if (this.peer !== peer) return;
+    // All this still belongs to the message that said so: the next one finds the call ready.
     Object.assign(this, { live: true, steady: true, upSince: Date.now(), session: {} });
     this.startedAt ||= this.upSince;
     this.idle.active(this.upSince);
