@@ -161,6 +161,19 @@ test('a channel that closes by itself is a connection lost', async () => {
   await tab.close();
 });
 
+test('a refusal while it reconnects is the end: no more sessions are asked for', async () => {
+  const tab = await open();
+  await tab.call();
+  await tab.page.unroute('**/session');
+  await tab.page.route('**/session', (route) => route.fulfill({ status: 502, json: { error: 'No more.', status: 403 } }));
+  await tab.page.evaluate(() => window.engine.channel.close());
+  await tab.state('failed');
+  assert.match(await tab.text('#notice-title'), /refused the call \(403\)/);
+  await tab.page.waitForTimeout(4_000);
+  assert.equal(tab.bodies('session').length, 2);
+  await tab.close();
+});
+
 test('the engine ends the session: by time it goes on in another, for what was said it does not', async () => {
   const tab = await open();
   await tab.call();
