@@ -20,7 +20,7 @@ pub fn html(record: &Record) -> String {
     if record.load[0] > QUIET {
         let _ = writeln!(
             body,
-            "<p class=\"warning\">The machine had other work: a load of {:.1} before the run, on {} cores.</p>",
+            "<p class=\"warning\">The machine had other work before the run, and perhaps beside it: a load of {:.1} on {} cores.</p>",
             record.load[0], record.machine.cores
         );
     }

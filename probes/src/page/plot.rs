@@ -55,10 +55,11 @@ impl Plot {
         if self.kind != Kind::Bars {
             html += &self.legend();
         }
+        let class = if self.kind == Kind::Bars { "frame bars" } else { "frame" };
         let (body, height) = self.body();
         let _ = write!(
             html,
-            "<div class=\"frame\"><svg width=\"100%\" height=\"{height}\" role=\"img\" aria-label=\"{}\">{body}</svg></div>",
+            "<div class=\"{class}\"><svg width=\"100%\" height=\"{height}\" role=\"img\" aria-label=\"{}\">{body}</svg></div>",
             escape(&self.words()),
         );
         html + "</figure>\n"
