@@ -196,6 +196,8 @@ fn listen(call: &Running, stop: &AtomicBool) -> Result<Vec<Instant>, Failed> {
     while !stop.load(Ordering::Relaxed) {
         match call.output().recv_timeout(FRAME) {
             Ok(message) if message.kind == b'p' => arrivals.push(message.at),
+            // The microphone's end, after `stop`, is the call's.
+            _ if stop.load(Ordering::Relaxed) => {}
             Ok(message) if message.kind == b'X' => return Err(Failed("the helper ended the call".to_owned())),
             Ok(_) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(Failed("the call broke".to_owned())),

@@ -121,6 +121,11 @@ impl<E: AsRef<[u8]>> Pacer<E> {
         }
     }
 
+    /// Whether what comes next is audio.
+    pub fn next_is_audio(&self) -> bool {
+        matches!(self.queue.front(), Some(Entry::Audio { .. }))
+    }
+
     /// When the next message is due; a time that has passed, or zero, means at once. Nothing waits: `None`.
     pub fn deadline(&self) -> Option<Duration> {
         let item = match self.queue.front()? {

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::http::HeaderValue;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -24,7 +24,6 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, client_async_tls_with_config};
 use url::Url;
 
-use super::pace::Pace;
 use crate::relay::{RelayUrl, RelayUrlError, Side};
 use crate::seal::{GrantId, MAX_MESSAGE};
 use crate::secret::Secret;
@@ -316,16 +315,14 @@ where
     let mut pings = interval_at(Instant::now() + PING, PING);
     // After a sleep one ping is enough.
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut pace = Pace::new(Instant::now());
     loop {
         let message = tokio::select! {
             _ = pings.tick() => Message::Ping(Bytes::new()),
-            message = next_in_pace(&pace, &mut messages) => match message {
+            message = messages.recv() => match message {
                 Some(message) => Message::Binary(message),
                 None => break,
             },
         };
-        pace.spend(Instant::now(), message.len());
         match timeout(DEAD_AFTER, sink.send(message)).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return Down::Lost("The relay's connection broke.".into()),
@@ -338,11 +335,6 @@ where
         std::future::pending::<()>().await;
     }
     Down::Stopped
-}
-
-async fn next_in_pace(pace: &Pace, messages: &mut mpsc::Receiver<Bytes>) -> Option<Bytes> {
-    sleep_until(pace.next()).await;
-    messages.recv().await
 }
 
 /// `relay.md`: the grant expired or was closed.

@@ -22,6 +22,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, 
 use self::call::{Attempt, Closing, Moved, Phase, Running};
 use self::link::{Link, LinkEvent};
 use self::outgoing::{Control, Outgoing, seal_event};
+use self::pace::Pace;
 use self::slots::{GrantLock, Slots};
 use crate::engine::{EngineConfig, EngineKind, ErrorCode, Start, StartError, ToWatch};
 use crate::parent::lines::{BadLine, FromParent, Writer};
@@ -107,6 +108,8 @@ struct Bridge {
     link: Link,
     /// Where the present connection takes messages, if there is one.
     connection: Option<mpsc::Sender<Bytes>>,
+    /// What that connection may be given when.
+    pace: Pace,
     watch_here: bool,
     streams: Streams,
     /// The stream that lives, if any.
@@ -162,6 +165,7 @@ impl Bridge {
             parent_lost: false,
             link,
             connection: None,
+            pace: Pace::new(Instant::now()),
             watch_here: false,
             streams: Streams::new(setup.root, setup.grant),
             stream: None,
@@ -173,6 +177,7 @@ impl Bridge {
     }
 
     async fn next_input(&mut self, want_room: bool) -> Input {
+        let in_pace = self.in_pace();
         let Self { parent, link, connection, phase, closing, ticks, expires, .. } = self;
         let Parent { lines, clerk, gone, .. } = parent;
         tokio::select! {
@@ -182,7 +187,7 @@ impl Bridge {
             line = next_request(clerk) => Input::Request(line),
             moved = phase.next() => Input::Moved(moved),
             () = closing.next() => Input::Closed,
-            () = room(connection.as_ref()), if want_room => Input::Room,
+            () = room(connection.as_ref(), in_pace), if want_room => Input::Room,
             _ = ticks.tick() => Input::Tick,
             () = sleep_until(*expires) => Input::Expired,
         }
@@ -225,6 +230,7 @@ impl Bridge {
         match event {
             LinkEvent::Connected(connection) => {
                 self.connection = Some(connection);
+                self.pace = Pace::new(Instant::now());
                 self.say(&json!({"type": "relay", "state": "connected"}));
             }
             LinkEvent::Down(detail) => {
@@ -432,13 +438,20 @@ impl Bridge {
 
     // What goes out.
 
-    /// Hands over what is due, as far as the link has room. `true` when it had none for more.
+    /// Hands over what is due, as far as the link has room and the relay allows. `true` when that is not yet the case.
     fn pump(&mut self) -> bool {
         let Some(connection) = self.connection.clone() else { return false };
         loop {
+            let now = Instant::now();
+            if self.in_pace() > now {
+                return true;
+            }
             match connection.try_reserve() {
                 Ok(room) => match self.next_message() {
-                    Some(message) => room.send(message),
+                    Some(message) => {
+                        self.pace.spend(now, message.len());
+                        room.send(message);
+                    }
                     None => return false,
                 },
                 Err(mpsc::error::TrySendError::Full(())) => return true,
@@ -448,6 +461,15 @@ impl Bridge {
                 }
             }
         }
+    }
+
+    /// When the relay allows the next message.
+    fn in_pace(&self) -> Instant {
+        let sound = match &self.phase {
+            Phase::Running(running) => self.outgoing.is_empty() && running.session.next_is_sound(),
+            _ => false,
+        };
+        self.pace.next(sound)
     }
 
     /// The next message for the link, sealed.
@@ -577,7 +599,7 @@ impl Bridge {
 
     async fn last_words(&mut self) {
         while self.pump() {
-            room(self.connection.as_ref()).await;
+            room(self.connection.as_ref(), self.in_pace()).await;
         }
     }
 }
@@ -607,8 +629,9 @@ async fn next_request(clerk: &mut Option<Clerk>) -> Value {
     }
 }
 
-/// Waits until the link takes another message, or is gone.
-async fn room(connection: Option<&mpsc::Sender<Bytes>>) {
+/// Waits until the link takes another message, not before `in_pace`, or is gone.
+async fn room(connection: Option<&mpsc::Sender<Bytes>>, in_pace: Instant) {
+    sleep_until(in_pace).await;
     match connection {
         // The room is taken by trying again.
         Some(connection) => drop(connection.reserve().await),

@@ -1,10 +1,12 @@
 //! Keeps what we send within the relay's limit: 96 KiB a second over windows of 5 s whose edges we do not know.
+//!
+//! Asked before a message is taken from where it waits: what has not been taken can still be dropped by a barge-in.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How much may be sent when. A message may overdraw the account; the next one then waits until it is level.
+/// How much may be sent when. A message may overdraw the account; sound then waits until it is level.
 #[derive(Debug)]
 pub(super) struct Pace {
     balance: f64,
@@ -16,9 +18,11 @@ impl Pace {
         Self { balance: BURST, at: now }
     }
 
-    /// When the next message may go.
-    pub(super) fn next(&self) -> Instant {
-        self.at + Duration::from_secs_f64((-self.balance).max(0.0) / RATE)
+    /// When sound may go next, or something else: that is small, and what says that the sound is over must not wait behind
+    /// the last of it.
+    pub(super) fn next(&self, sound: bool) -> Instant {
+        let credit = if sound { 0.0 } else { RESERVE };
+        self.at + Duration::from_secs_f64((-self.balance - credit).max(0.0) / RATE)
     }
 
     /// A message of `bytes` goes at `now`.
@@ -29,12 +33,14 @@ impl Pace {
     }
 }
 
-/// Bytes a second in the long run, and bytes at once. Any 5 s then hold at most 368 KiB and one message of 64 KiB of the
-/// relay's 480 KiB. The rest is for a stall: what was in the kernels' buffers, our 16 KiB unsent and the relay's 64 KiB
+/// Bytes a second in the long run, and bytes at once. Any 5 s then hold at most 368 KiB, the reserve and one message of 64 KiB
+/// of the relay's 480 KiB. The rest is for a stall: what was in the kernels' buffers, our 16 KiB unsent and the relay's 64 KiB
 /// unread, was sent before and comes together with what follows. GPT-Live's steady 53 KB/s never waits, catching up or a
 /// lead of Grok's does a little.
 const RATE: f64 = 64.0 * 1024.0;
 const BURST: f64 = 48.0 * 1024.0;
+/// How far what is no sound may go into the red: past a piece of Grok's, 100 ms in PCM.
+const RESERVE: f64 = 6.0 * 1024.0;
 
 /// What the relay counts for each frame besides its length, and our own frame header.
 const FRAME_COST: f64 = 64.0 + 8.0;
@@ -44,13 +50,13 @@ mod tests {
     use super::*;
 
     /// Bytes as the relay counts them in the fullest 5 s.
-    fn fullest_window(sizes: impl Fn(usize) -> usize) -> usize {
+    fn fullest_window(sound: bool, sizes: impl Fn(usize) -> usize) -> usize {
         let start = Instant::now();
         let mut pace = Pace::new(start);
         let mut sent: Vec<(Instant, usize)> = Vec::new();
         let mut now = start;
         for n in 0.. {
-            now = now.max(pace.next());
+            now = now.max(pace.next(sound));
             if now > start + Duration::from_secs(30) {
                 break;
             }
@@ -68,10 +74,25 @@ mod tests {
 
     #[test]
     fn no_window_is_over_the_relays_limit() {
-        assert!(fullest_window(|_| 985) <= 480 * 1024);
-        assert!(fullest_window(|_| 4_825) <= 480 * 1024);
-        assert!(fullest_window(|_| 65_536) <= 480 * 1024);
-        assert!(fullest_window(|n| if n % 7 == 0 { 65_536 } else { 30 }) <= 480 * 1024);
+        for sound in [true, false] {
+            assert!(fullest_window(sound, |_| 985) <= 480 * 1024);
+            assert!(fullest_window(sound, |_| 4_825) <= 480 * 1024);
+            assert!(fullest_window(sound, |_| 65_536) <= 480 * 1024);
+            assert!(fullest_window(sound, |n| if n % 7 == 0 { 65_536 } else { 30 }) <= 480 * 1024);
+        }
+    }
+
+    #[test]
+    fn what_ends_the_sound_does_not_wait_behind_it() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        let mut now = start;
+        for _ in 0..100 {
+            now = now.max(pace.next(true));
+            pace.spend(now, 4_825);
+            assert!(pace.next(false) <= now);
+        }
+        assert!(pace.next(true) > now + Duration::from_millis(50), "sound waits");
     }
 
     /// Bytes as the relay counts them in its fullest 5 s when nothing reached it from `from` to `to`: up to 80 KiB wait in
@@ -83,7 +104,7 @@ mod tests {
         let mut came: Vec<Instant> = Vec::new();
         let (mut now, mut between) = (start, 0);
         while now < start + Duration::from_secs(30) {
-            now = now.max(pace.next());
+            now = now.max(pace.next(true));
             let stalled = (from..to).contains(&now);
             if stalled && between + size > 80 * 1024 {
                 now = to;
@@ -115,7 +136,7 @@ mod tests {
         let mut pace = Pace::new(start);
         for n in 0..3_000 {
             let now = start + Duration::from_millis(20) * n;
-            assert!(pace.next() <= now);
+            assert!(pace.next(true) <= now);
             pace.spend(now, 985);
         }
     }

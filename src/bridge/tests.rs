@@ -701,6 +701,34 @@ async fn case_50_control_goes_ahead_of_sound_and_sound_waits_where_it_can_be_dro
 }
 
 #[tokio::test(start_paused = true)]
+async fn sound_beyond_the_relays_pace_waits_where_it_can_be_dropped_and_the_word_that_ends_it_does_not_wait() {
+    let (plans, [mut engine]) = plans();
+    let mut host = Host::new(plans).await;
+    let mut watch = host.calling(&mut engine).await;
+    // 100 ms pieces of Grok's: more than the relay takes at once.
+    for _ in 0..20 {
+        engine.steps.send(Step::Say(ToWatch::Audio("s".repeat(4_800).into()))).unwrap();
+    }
+    let begun = tokio::time::Instant::now();
+    let mut heard = 0;
+    while begun.elapsed() < Duration::from_millis(20) {
+        match tokio::time::timeout(Duration::from_millis(5), watch.hears(&mut host)).await {
+            Ok((kind, _)) => heard += usize::from(kind == Kind::Audio),
+            Err(_) => break,
+        }
+    }
+    assert!((8..=12).contains(&heard), "{heard} of 48 KiB go at once");
+    let asked = tokio::time::Instant::now();
+    watch.control(&host, json!({"type": "start", "engine": "cobol"})).await;
+    watch.hears_ended(&mut host, "restarted").await;
+    assert!(
+        asked.elapsed() < Duration::from_millis(5),
+        "not one more piece of sound, and no wait: {:?}",
+        asked.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn case_50_a_link_that_takes_nothing_is_given_up() {
     let (plans, [mut engine]) = plans();
     let mut host = Host::new(plans).await;

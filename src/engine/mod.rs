@@ -303,6 +303,16 @@ impl Session {
         }
     }
 
+    /// Whether what is polled next, if anything, is sound: it may have to wait where it can still be dropped.
+    pub fn next_is_sound(&self) -> bool {
+        match self {
+            Self::GptLive(session) => session.next_is_sound(),
+            Self::Grok(session) => session.next_is_sound(),
+            #[cfg(test)]
+            Self::Scripted(session) => session.next_is_sound(),
+        }
+    }
+
     /// The engine's short reason once it has ended by itself. What can still be polled still goes out.
     pub fn ended(&self) -> Option<&str> {
         match self {

@@ -107,6 +107,10 @@ impl Session {
         self.said.pop_front()
     }
 
+    pub(crate) fn next_is_sound(&self) -> bool {
+        matches!(self.said.front(), Some(ToWatch::Audio(_)))
+    }
+
     pub(crate) fn ended(&self) -> Option<&str> {
         self.ended
     }

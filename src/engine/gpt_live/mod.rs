@@ -106,6 +106,11 @@ impl Session {
         self.to_watch.pop(now.saturating_duration_since(self.origin)).map(ToWatch::Audio)
     }
 
+    /// Whether what is polled next is sound.
+    pub fn next_is_sound(&self) -> bool {
+        self.events.is_empty()
+    }
+
     /// The engine's reason once it has ended.
     pub fn ended(&self) -> Option<&str> {
         self.ended.as_deref()

@@ -221,6 +221,11 @@ impl Core {
         }
     }
 
+    /// Whether what is polled next is sound.
+    pub(super) fn next_is_sound(&self) -> bool {
+        self.flush.is_none() && self.mark.is_none() && self.pacer.next_is_audio()
+    }
+
     /// When something is due for the Watch; a time that has passed means at once.
     pub(super) fn due(&self) -> Option<Duration> {
         if self.flush.is_some() || self.mark.is_some() { Some(Duration::ZERO) } else { self.pacer.deadline() }

@@ -132,6 +132,11 @@ impl Session {
         self.core.poll(self.since_origin(now))
     }
 
+    /// Whether what is polled next is sound.
+    pub fn next_is_sound(&self) -> bool {
+        self.core.next_is_sound()
+    }
+
     /// The engine's short reason once it has ended by itself.
     pub fn ended(&self) -> Option<&str> {
         self.core.ended()
