@@ -7,7 +7,6 @@ mod bridge;
 
 use std::ffi::OsString;
 use std::future::Future;
-use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -108,7 +107,7 @@ fn prepare(level: LogLevel) {
 }
 
 /// Runs one subcommand to its end. Whatever still blocks then ends with the process.
-fn block_on(mut runtime: Builder, run: impl Future<Output = ExitCode>) -> ExitCode {
+fn block_on(mut runtime: Builder, run: impl Future<Output = ExitCode> + Send + 'static) -> ExitCode {
     if let Err(error) = descriptors::ensure() {
         log::say(format_args!("watch-audio: {error}"));
         return ExitCode::from(FAULT);
@@ -120,7 +119,8 @@ fn block_on(mut runtime: Builder, run: impl Future<Output = ExitCode>) -> ExitCo
             return ExitCode::from(FAULT);
         }
     };
-    let exit = panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(run)));
+    // As a task: what the runtime itself blocks on is woken through the kernel each time, from its own thread too.
+    let exit = runtime.block_on(runtime.spawn(run));
     runtime.shutdown_background();
     exit.unwrap_or(ExitCode::from(FAULT))
 }
