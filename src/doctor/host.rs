@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_folder_that_cannot_be_is_said() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        for dir in [file.path().to_owned(), file.path().join("below"), "/proc/no/such".into()] {
+        for dir in [file.path().to_owned(), file.path().join("below")] {
             assert_eq!(slots_check(&survey(Some(dir.clone()), 4)).outcome, Outcome::Fail, "{}", dir.display());
         }
         use std::os::unix::fs::PermissionsExt as _;

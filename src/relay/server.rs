@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::response::IntoResponse as _;
 use axum::routing::{any, delete, get, post};
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -258,9 +260,12 @@ pub(super) async fn serve<S>(
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         place.work();
         request.extensions_mut().insert(client.clone());
-        let answer = service.call(request);
+        let answer = is_framed(request.headers()).then(|| service.call(request));
         async move {
-            let answer = answer.await;
+            let answer = match answer {
+                Some(answer) => answer.await,
+                None => Ok(([(CONNECTION, "close")], Refusal(400, "bad_request")).into_response()),
+            };
             place.rest();
             answer
         }
@@ -279,6 +284,19 @@ pub(super) async fn serve<S>(
         _ = stopped.wait_for(|stopped| *stopped) => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
+}
+
+/// Whether it is clear where a request's body ends. A proxy before us might read two codings, or another than `chunked`, in
+/// its own way, and take for a body what we take for the next request (RFC 9112 section 6.3).
+fn is_framed(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => true,
+        (Some(coding), None) => {
+            coding.as_bytes().eq_ignore_ascii_case(b"chunked") && !headers.contains_key(CONTENT_LENGTH)
+        }
+        (Some(_), Some(_)) => false,
+    }
 }
 
 /// Listens with bounded kernel buffers, which accepted connections inherit.

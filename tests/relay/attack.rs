@@ -214,6 +214,8 @@ async fn never_read(many: usize) -> Felt {
                 let grant = relay.grant(OTHER_HOST).await;
                 // Each address has its connects a minute.
                 let host = relay.joined(attacker(n), &grant, "host", OTHER_HOST).await;
+                // Until it has its seat.
+                sleep(Duration::from_millis(200)).await;
                 let mut watch = relay.joined(attacker(n), &grant, "watch", WATCH).await;
                 let message = frame(0x82, &vec![1; 60_000]);
                 for _ in 0..6 {
@@ -498,7 +500,6 @@ impl Call {
     async fn start(relay: &Attacked) -> Self {
         let grant = relay.grant(HOST).await;
         let mut host = join(relay, &grant, "host", HOST).await;
-        let mut watch = join(relay, &grant, "watch", WATCH).await;
         let host = tokio::spawn(async move {
             while let Some(Ok(message)) = host.next().await {
                 if message.is_binary() && message.clone().into_data().first() != Some(&0) {
@@ -506,14 +507,10 @@ impl Call {
                 }
             }
         });
+        let watch = seated(relay, &grant).await;
         let (stop, mut stopped) = oneshot::channel();
         let watch = tokio::spawn(async move {
-            let (mut out, mut answers) = {
-                // The first is answered before the clock runs.
-                watch.send(Message::binary(vec![1; 8])).await.unwrap();
-                timeout(LIMIT, watch.next()).await.expect("it is answered").unwrap().unwrap();
-                watch.split()
-            };
+            let (mut out, mut answers) = watch.split();
             let (mut sent, mut latencies) = (Vec::new(), Vec::new());
             let mut due = interval(Duration::from_millis(20));
             loop {
@@ -556,6 +553,22 @@ async fn rest(answers: &mut SplitStream<Socket>, sent: &[Instant], latencies: &m
     while latencies.len() < sent.len() {
         let answer = timeout(LIMIT, answers.next()).await.expect("the last ones come, too");
         answered(answer, sent, latencies);
+    }
+}
+
+/// A Watch whose first message was answered. One that comes before its host has its seat is turned away, and comes again.
+async fn seated(relay: &Attacked, grant: &str) -> Socket {
+    let start = Instant::now();
+    loop {
+        let mut watch = join(relay, grant, "watch", WATCH).await;
+        if watch.send(Message::binary(vec![1; 8])).await.is_ok() {
+            let answer = timeout(LIMIT, watch.next()).await.expect("it is answered");
+            if answer.is_some_and(|answer| answer.is_ok_and(|message| message.is_binary())) {
+                return watch;
+            }
+        }
+        assert!(start.elapsed() < LIMIT, "the host is not there");
+        sleep(Duration::from_millis(100)).await;
     }
 }
 
