@@ -41,3 +41,15 @@ impl<'de> serde::Deserialize<'de> for Secret {
         String::deserialize(deserializer).map(Self::new)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn case_55_a_secret_prints_a_fixed_word() {
+        let secret = Secret::new("sk-1234");
+        assert_eq!(format!("{secret:?} {:#?}", Some(&secret)), "[secret] Some(\n    [secret],\n)");
+        assert_eq!(secret.expose(), "sk-1234");
+    }
+}

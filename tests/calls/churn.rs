@@ -4,12 +4,13 @@ use std::fs;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use watch_audio::engine::EngineKind;
-use watch_audio::relay::client::{Host, NewGrant};
+use watch_audio::relay::client::{self, NewGrant};
 use watch_audio::relay::{RelayUrl, Side};
 use watch_audio::seal::Root;
 use watch_audio::secret::Secret;
+use watch_audio_probes::host::Host;
 use watch_audio_probes::sim::gpt_live::{self, Timing};
 use watch_audio_probes::sim::grok;
 use watch_audio_probes::watch::{Grant, Incoming, Watch};
@@ -138,14 +139,14 @@ async fn calls(count: usize) {
 /// So many starts and ends on one bridge, over one stream.
 async fn starts(count: usize) {
     let world = world().await;
-    let host = world.host().await;
+    let mut host = world.host().await;
     let bridge = host.bridge_id().unwrap();
     let mut before = Held::of(bridge);
     let mut watch = Watch::join(host.grant()).await.unwrap();
     for n in 0..count {
         let engine = if n % 2 == 0 { EngineKind::GptLive } else { EngineKind::Grok };
         watch.control(&json!({"type": "start", "engine": engine.as_str()}));
-        assert_eq!(control(&mut watch, n).await, "started", "start {n}");
+        assert_eq!(control(&mut host, &mut watch, n).await, "started", "start {n}");
         watch.audio(&vec![0; engine.input_rate() as usize / 5]);
         // Sometimes the next one comes while this one runs.
         if n % 5 != 4 {
@@ -153,9 +154,9 @@ async fn starts(count: usize) {
         } else {
             watch.control(&json!({"type": "start", "engine": "no such"}));
         }
-        assert_eq!(control(&mut watch, n).await, "ended", "start {n}");
+        assert_eq!(control(&mut host, &mut watch, n).await, "ended", "start {n}");
         if n % 5 == 4 {
-            assert_eq!(control(&mut watch, n).await, "error bad_request", "start {n}");
+            assert_eq!(control(&mut host, &mut watch, n).await, "error bad_request", "start {n}");
         }
         if n == WARM {
             before = Held { resident_kib: Held::of(bridge).resident_kib, ..before };
@@ -168,17 +169,21 @@ async fn starts(count: usize) {
     assert_eq!((report.exit, report.summaries.len()), (Some(0), count));
 }
 
-/// The type of the next control message.
-async fn control(watch: &mut Watch, n: usize) -> String {
+/// The type of the next control message, and an error's code. The plugin reads on meanwhile.
+async fn control(host: &mut Host, watch: &mut Watch, n: usize) -> String {
     let end = Instant::now() + SOON * 2;
     loop {
-        let next = timeout_at(end, watch.next()).await;
-        match next.unwrap_or_else(|_| panic!("start {n}: no answer in time")).1 {
+        let next = tokio::select! {
+            next = watch.next() => next.1,
+            () = host.bridge_gone() => panic!("start {n}: the bridge is gone"),
+            () = sleep_until(end) => panic!("start {n}: no answer in time"),
+        };
+        match next {
             Incoming::Control(control) => {
                 let word = |name: &str| control.get(name).and_then(|word| word.as_str()).unwrap_or_default().to_owned();
                 return format!("{} {}", word("type"), word("code")).trim().to_owned();
             }
-            Incoming::Closed(close) => panic!("{close}"),
+            Incoming::Closed(close) => panic!("start {n}: {close}"),
             _ => {}
         }
     }
@@ -198,7 +203,7 @@ async fn streams(count: usize) {
     let mut before = Held::of(relay);
     let mut streams = 0;
     while streams < count {
-        let gateway = Host::new(url.clone(), Secret::new(CREDENTIAL)).unwrap();
+        let gateway = client::Host::new(url.clone(), Secret::new(CREDENTIAL)).unwrap();
         let root = Root::random();
         let watch_key = Secret::new(Root::random().encode().to_string());
         let new = NewGrant { watch_key: watch_key.clone(), life: Duration::from_secs(600), max_calls: 1, audio: true };
