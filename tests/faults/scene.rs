@@ -131,9 +131,11 @@ impl Engine {
     pub(crate) fn heard_ms(&self) -> u64 {
         match self {
             Self::GptLive(simulator) => {
-                simulator.look(|sessions| sessions.last().map_or(0, |last| last.input.samples / 48))
+                simulator.look(|sessions| sessions.iter().map(|session| session.input.samples / 48).sum())
             }
-            Self::Grok(simulator) => simulator.look(|sessions| sessions.last().map_or(0, |last| last.samples / 24)),
+            Self::Grok(simulator) => {
+                simulator.look(|sessions| sessions.iter().map(|session| session.samples / 24).sum())
+            }
         }
     }
 }
@@ -234,9 +236,15 @@ impl Scene {
 
     /// A Watch joins. It tries again while its host is not back, as a Watch does.
     pub(crate) async fn watch_joins(&mut self) {
+        let plugin = self.plugin.as_ref().unwrap();
+        let came = || {
+            let here = |line: &&Value| line["type"] == "watch" && line["state"] == "connected";
+            plugin.look(|said| said.iter().filter(here).count())
+        };
         for _ in 0..8 {
+            let before = came();
             let watch = Watch::join(self.grant.as_ref().unwrap(), self.kind).await;
-            sleep(Duration::from_millis(200)).await;
+            within(SOON, || came() > before || watch.look(|heard| heard.closed.is_some())).await;
             let turned_away = watch.look(|heard| heard.closed == Some(Some(4503)));
             self.watch = Some(watch);
             if !turned_away {

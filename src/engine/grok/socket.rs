@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::http::{HeaderValue, header};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
@@ -165,6 +165,8 @@ async fn write(
             Ok(Ok(())) if last => return,
             Ok(Ok(())) => {}
             Ok(Err(_)) => {
+                // The engine may have said why it ends before it went: then the reader tells, and first.
+                sleep(LAST_WORD).await;
                 let _ = session.send(FromEngine::Closed(CONNECTION_LOST.to_owned())).await;
                 return;
             }
@@ -209,6 +211,9 @@ const READ_BUFFER: usize = 16 << 10;
 
 /// The largest message taken from the engine: a minute of audio in one delta. Deltas of 0.1 to 0.5 s are known.
 const MAX_INBOUND: usize = 4 << 20;
+
+/// For the reader to come to the end of what the engine sent.
+const LAST_WORD: Duration = Duration::from_millis(250);
 
 /// How long one message may take to leave before the connection counts as dead.
 const WRITE_LIMIT: Duration = Duration::from_secs(20);
