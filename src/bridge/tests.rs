@@ -319,6 +319,52 @@ async fn case_54_another_version_is_told_so_and_does_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn case_51_what_waits_for_an_old_stream_never_reaches_the_new_one() {
+    let mut host = Host::new([]).await;
+    // The link takes nothing: the first answer is handed to it, the others wait.
+    let mut first = host.watch().await;
+    for _ in 0..3 {
+        first.control(&host, json!({"type": "start", "engine": "cobol"})).await;
+    }
+    let second = host.hello().await;
+    first.hears_error(&mut host, ErrorCode::BadRequest).await;
+    host.says_nothing().await;
+    // Nor does anything for an old connection reach the next, not even what was sealed for a stream that was refused.
+    let mut message = hello(second.stream.sid);
+    message[1..17].fill(7);
+    message[17] = 2;
+    for n in 0..3 {
+        message[1] = n;
+        host.relay_says(&message).await;
+    }
+    host.drop_connection().await;
+    host.connect().await;
+    host.says_nothing().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_engine_said_before_its_end_goes_out_but_not_for_ever() {
+    let (plans, [mut engine]) = plans();
+    let mut host = Host::new(plans).await;
+    host.calling(&mut engine).await;
+    for _ in 0..9 {
+        engine.steps.send(audio("sound that the link does not take")).unwrap();
+    }
+    engine.steps.send(Step::End("The engine hung up.")).unwrap();
+    let begun = Instant::now();
+    assert_eq!(host.line("ended").await["reason"], "The engine hung up.");
+    assert!((5..=7).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_was_never_there_is_not_said_to_be_gone() {
+    let mut host = Host::new([]).await;
+    host.relay_says(&[0, 2]).await;
+    host.relay_says(&[0, 1]).await;
+    assert_eq!(host.line("watch").await["state"], "connected");
+}
+
+#[tokio::test(start_paused = true)]
 async fn case_51_a_hello_takes_over() {
     let (plans, [mut one, mut two]) = plans();
     let mut host = Host::new(plans).await;
@@ -771,6 +817,14 @@ async fn stats_go_to_whom_asked() {
         assert_eq!(host.line("stats").await["engine"], "grok");
         assert!(begun.elapsed() <= Duration::from_secs(second));
     }
+    // A Watch that takes nothing for a while finds one, not one for each second.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    engine.steps.send(audio("sound")).unwrap();
+    let mut waiting = 0;
+    while watch.hears(&mut host).await.0 == Kind::Control {
+        waiting += 1;
+    }
+    assert!(waiting <= 2, "{waiting}: one was with the link");
     host.parent.send(Ok(FromParent::Stop)).await.unwrap();
     host.line("closed").await;
 }

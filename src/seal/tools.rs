@@ -153,6 +153,8 @@ mod tests {
         assert_eq!(result.ct.len(), 24_000);
         assert_eq!(open_result(&root, &grant, &rid, &result).unwrap().len(), 17_984);
         assert_eq!(seal_result(&root, &grant, &rid, &[b' '; 17_985]), Err(ToolSealError::TooLong));
+        // A result's length is too much for a call, before anything is made of it.
+        assert_eq!(open_call(&root, &grant, &rid, &result), Err(ToolSealError::TooLong));
     }
 
     #[test]

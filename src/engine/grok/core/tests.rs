@@ -536,22 +536,51 @@ fn with_playout_the_truncation_is_what_the_watch_says() {
 }
 
 #[test]
+fn a_mark_is_dropped_with_the_audio_around_it() {
+    let mut core = Bench::new(true).core;
+    let delta = json!({"type": "response.output_audio.delta", "response_id": "r1", "item_id": "a", "content_index": 0,
+        "delta": STANDARD.encode([1; 9_600])});
+    core.engine_text(Duration::ZERO, delta.to_string().into());
+    assert!(matches!(core.poll(Duration::ZERO), Some(ToWatch::Audio(_))));
+    core.engine_text(Duration::ZERO, json!({"type": "input_audio_buffer.speech_started"}).to_string().into());
+    assert!(core.poll(Duration::ZERO) == Some(ToWatch::Control(json!({"type": "flush", "epoch": 1}))));
+    assert!(matches!(core.poll(Duration::ZERO), Some(ToWatch::Event(_))), "no mark of the old epoch");
+}
+
+#[test]
+fn a_reply_behind_a_barge_in_has_its_whole_lead() {
+    let mut bench = Bench::new(false);
+    bench.burst("r1", "a", 6_000);
+    bench.run_to(1_000);
+    bench.speech_started();
+    bench.done("r1", "cancelled");
+    let before = bench.audio_ms();
+    bench.created("r2");
+    bench.burst("r2", "b", 6_000);
+    assert_eq!(bench.audio_ms() - before, 1_500, "the Watch threw away what it had of the first");
+}
+
+#[test]
 fn with_playout_a_watch_that_does_not_answer_is_waited_for_a_second() {
     let mut bench = Bench::new(true);
     bench.burst("r1", "a", 6_000);
     bench.run_to(2_000);
     bench.control(json!({"type": "played", "item": "a", "epoch": 0, "ms": 1_700}));
     bench.speech_started();
+    // Said before it saw the flush, come after it.
+    bench.control(json!({"type": "played", "item": "a", "epoch": 0, "ms": 1_900}));
     bench.run_to(2_999);
     assert!(bench.sent.is_empty());
     bench.run_to(3_000);
-    assert_eq!(bench.truncates(), [("a", 1_700)]);
+    assert_eq!(bench.truncates(), [("a", 1_900)]);
 }
 
 #[test]
 fn a_tap_is_a_barge_in_for_a_watch_that_offered_playout_only() {
     for playout in [true, false] {
         let mut bench = Bench::new(playout);
+        bench.control(json!({"type": "stop"}));
+        assert!(bench.got.is_empty(), "nothing sounds yet");
         bench.burst("r1", "a", 6_000);
         bench.run_to(1_000);
         bench.control(json!({"type": "stop"}));
