@@ -64,7 +64,7 @@ async fn behind_a_proxy_addresses_are_those_it_names() {
 async fn a_client_that_dawdles_over_its_head_or_body_is_cut_off() {
     let limits = Limits {
         head: Duration::from_millis(500),
-        body: Duration::from_millis(500),
+        body: Duration::from_secs(3),
         max_connections: 1,
         ..Limits::default()
     };
@@ -80,6 +80,8 @@ async fn a_client_that_dawdles_over_its_head_or_body_is_cut_off() {
          content-length: 9\r\n\r\n{{"
     );
     slow.write_all(head.as_bytes()).await.unwrap();
+    // Until its head was read: before, it would have to make room.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     // It holds the one connection there may be; the next one waits for it and is then served.
     let (reply, status) = tokio::join!(relay.request("GET", "/healthz", "", None), async {
         let mut answer = [0; 12];
