@@ -101,6 +101,7 @@ async fn world() -> World {
             ("HOST_ADDRESS_RATE", "1000000"),
             ("WATCH_ADDRESS_RATE", "1000000"),
             ("CONNECT_RATE", "1000000"),
+            ("BYTES_PER_S", "100000000"),
             ("REMEMBER_S", "1"),
         ],
     )

@@ -38,6 +38,8 @@ pub(crate) enum Order {
 impl Between {
     pub(crate) async fn start(relay: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        // As a relay does: what waits here comes in one piece after a stall.
+        socket2::SockRef::from(&listener).set_recv_buffer_size(64 << 10).unwrap();
         let address = listener.local_addr().unwrap();
         let (order, orders) = watch::channel((0, Order::Pass));
         let mut task = JoinSet::new();

@@ -124,7 +124,7 @@ fn no_way_to_it() -> Row {
 fn dies(engine: EngineKind) -> Row {
     // Nothing tells of the end of a UDP path but its silence: consent runs out after 30 s (RFC 7675).
     let (reason, within) = match engine {
-        GptLive => ("the connection to the engine was lost", 35),
+        GptLive => ("the connection to the engine was lost | ended: the engine hung up", 35),
         Grok => ("The connection to the engine was lost.", 3),
     };
     let row = Row::new("engine dies", engine, ended(reason, within), async |scene| {
