@@ -84,7 +84,7 @@ fn table(table: &Table) -> String {
 }
 
 /// A run on a machine that does nothing else begins below this load.
-const QUIET: f64 = 0.7;
+pub const QUIET: f64 = 0.7;
 
 #[cfg(test)]
 mod tests {

@@ -39,7 +39,8 @@ fn keep(root: &Path, from: &[PathBuf]) -> Result<(), Failed> {
         write(&run.join(format!("{}.json", record.bench)), &json)?;
         write(&run.join(format!("{}.html", record.bench)), &page::html(record))?;
     }
-    let picture = records.iter().flat_map(|record| &record.series).find(|series| series.title == PICTURE);
+    let series = |title: &&str| records.iter().flat_map(|record| &record.series).find(|series| series.title == **title);
+    let picture = PICTURES.iter().find_map(|title| series(title));
     if let Some(series) = picture {
         write(&run.join("picture.svg"), &page::plot(series).picture())?;
     }
@@ -83,8 +84,12 @@ fn records(from: &[PathBuf]) -> Result<Vec<Record>, Failed> {
 
 /// The README's table: the baseline, ours, and their ratio.
 fn table(records: &[Record], date: &str, picture: Option<String>) -> String {
+    let beside = match records.iter().any(|record| record.load[0] > page::QUIET) {
+        true => " Other work ran on the machine (the loads are below): the ratios say more than the figures.",
+        false => "",
+    };
     let mut text = format!(
-        "The run of {date}. The baseline is the Python helper, and for the relay a few lines of Node on `ws`.\n\n\
+        "The run of {date}. The baseline is the Python helper, and for the relay a few lines of Node on `ws`.{beside}\n\n\
          | | baseline | ours | ratio |\n| --- | --- | --- | --- |\n"
     );
     for pick in PICKS {
@@ -149,8 +154,8 @@ fn write(file: &Path, text: &str) -> Result<(), Failed> {
 
 const BEGIN: &str = "<!-- the figures of the kept run -->";
 const END: &str = "<!-- end of the figures -->";
-/// The series that the README shows.
-const PICTURE: &str = "Down: delay, clean";
+/// The series that the README shows: the first of them that was measured.
+const PICTURES: [&str; 2] = ["Up: delay, 1.5 s stall", "Down: delay, clean"];
 
 const fn pick(
     what: &'static str,
@@ -178,6 +183,18 @@ const PICKS: &[Pick] = &[
     pick("down, p50", (DOWN, "p50, ms", " ms"), &["clean", "baseline"], &["clean", "ours"]),
     pick("down, p99", (DOWN, "p99, ms", " ms"), &["clean", "baseline"], &["clean", "ours"]),
     pick("down at 10 % loss, p50", (DOWN, "p50, ms", " ms"), &["10 % loss", "baseline"], &["10 % loss", "ours"]),
+    pick(
+        "down at 0 to 60 ms jitter, p50",
+        (DOWN, "p50, ms", " ms"),
+        &["0 to 60 ms jitter", "baseline"],
+        &["0 to 60 ms jitter", "ours"],
+    ),
+    pick(
+        "missing at 5 % loss and 0 to 60 ms jitter",
+        (DOWN, "missing, %", " %"),
+        &["5 % loss and 0 to 60 ms jitter", "baseline"],
+        &["5 % loss and 0 to 60 ms jitter", "ours"],
+    ),
     pick("missing at 10 % loss", (DOWN, "missing, %", " %"), &["10 % loss", "baseline"], &["10 % loss", "ours"]),
     pick(
         "down 5 s after one lost packet: longer by",
