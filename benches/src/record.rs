@@ -268,7 +268,7 @@ impl From<String> for Cell {
 }
 
 impl Line {
-    /// The share of `values` up to each of at most [`CDF_POINTS`] of them, closer together toward the end, where the slow
+    /// The share of `values` up to each of at most 120 of them, closer together toward the end, where the slow
     /// ones are.
     pub fn cdf(name: &str, values: &[f64]) -> Self {
         let mut values = values.to_vec();

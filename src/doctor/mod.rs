@@ -1,6 +1,6 @@
 //! `watch-audio doctor`: what this host has for a call and what it lacks.
 //!
-//! Every check looks at one thing, changes nothing, ends within [`LIMIT`], and says what to do next when something is wrong.
+//! Every check looks at one thing, changes nothing, ends within 5 s, and says what to do next when something is wrong.
 //! No secret is shown: of a sign-in only that it is there and for how long, of an address on the network none.
 
 mod host;

@@ -18,7 +18,7 @@ use crate::secret::{Secret, warn_if_shared};
 /// Hold calls with GPT-Live from a page in the browser; what they ask for is done by Hermes.
 #[derive(Debug, Clone, clap::Args)]
 pub struct VoiceArgs {
-    /// Where to listen; IPv6 in brackets, [::] for IPv4 too. Beyond loopback only with --access-token-file.
+    /// Where to listen; IPv6 in brackets, `[::]` for IPv4 too. Beyond loopback only with --access-token-file.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8790")]
     pub listen: String,
     /// The Hermes API server, such as http://127.0.0.1:8642.

@@ -103,7 +103,7 @@ impl Server {
         format!("http://{}/", SocketAddr::new(here, self.address.port()))
     }
 
-    /// Stops to listen, ends the streams of runs, and lets the answers under way out, within [`LAST_ANSWERS`].
+    /// Stops to listen, ends the streams of runs, and lets the answers under way out, within 2 s.
     pub async fn shutdown(mut self) {
         self.stop.send_replace(true);
         // It can only fail by a panic of the task, which has been reported already.
