@@ -114,24 +114,6 @@ async fn what_was_handed_over_goes_out_before_the_close() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_leave_at_the_relays_pace() {
-    let Pipe { connection, mut relay, stop: _stop, .. } = Pipe::new(1 << 16).await;
-    let begun = Instant::now();
-    let sending = async {
-        for _ in 0..40 {
-            connection.send(Bytes::from(vec![1; 4_825])).await.unwrap();
-        }
-    };
-    let reading = async {
-        for _ in 0..40 {
-            assert_eq!(relay.next().await.unwrap().unwrap().len(), 4_825);
-        }
-    };
-    tokio::join!(sending, reading);
-    assert!(begun.elapsed() >= Duration::from_secs(2), "{:?} for 193 KB", begun.elapsed());
-}
-
-#[tokio::test(start_paused = true)]
 async fn close_codes_and_messages() {
     for (code, wanted) in [
         (4010, Down::Refused("The relay closed the grant (4010).".into())),

@@ -40,7 +40,7 @@ fn keep(root: &Path, from: &[PathBuf]) -> Result<(), Failed> {
         write(&run.join(format!("{}.html", record.bench)), &page::html(record))?;
     }
     let series = |title: &&str| records.iter().flat_map(|record| &record.series).find(|series| series.title == **title);
-    let picture = PICTURES.iter().find_map(|title| series(title));
+    let picture = PICTURES.iter().find_map(series);
     if let Some(series) = picture {
         write(&run.join("picture.svg"), &page::plot(series).picture())?;
     }
