@@ -151,9 +151,8 @@ impl Dialogue {
                 let query = text(event, "/item/content/0/text").to_owned();
                 if self.seen.insert(id.clone()) { vec![search(id, query)] } else { vec![] }
             }
-            ("turn.created" | "turn.done", Dialect::B) if text(event, "/turn/role") == "assistant" => {
-                vec![Act::SaidAll]
-            }
+            // Not `turn.created`: it may follow the turn's first words.
+            ("turn.done", Dialect::B) if text(event, "/turn/role") == "assistant" => vec![Act::SaidAll],
             ("output_audio_buffer.cleared", _) => vec![Act::StopPlaying],
             ("error", _) => vec![complaint(event)],
             _ => vec![],

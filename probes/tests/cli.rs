@@ -221,6 +221,10 @@ fn question_wav_is_answered_with_the_sample_whole_once_at_the_right_speed_by_eit
         let played = answer(&dir.path().join("answer.wav")).samples;
         if n < 2 {
             heard_once(&sample, &played, 24_000).unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            for said in ["one moment let me look\n", "it is sunny in tokyo twenty one degrees\n"] {
+                assert!(text.contains(&format!("engine says: {said}")), "{said:?} is cut: {text}");
+            }
             continue;
         }
         // The first answer was cut; the second is whole.
