@@ -6,6 +6,9 @@ use std::process::{Command, Stdio};
 use super::Step;
 use crate::Failed;
 
+/// Set in the environment of a run whose instructions are counted.
+pub(super) const COUNTED: &str = "WATCH_AUDIO_COUNTED";
+
 /// Whether there is a valgrind to count with.
 pub fn possible() -> bool {
     let found = Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -33,6 +36,7 @@ fn collected(step: &Step, frames: u32, folder: &Path) -> Result<f64, Failed> {
         .args(["--tool=callgrind", "--separate-threads=yes", "--callgrind-out-file=out"])
         .arg(program)
         .args(["--step", step.name, "--frames", &frames.to_string()])
+        .env(COUNTED, "1")
         .current_dir(&folder)
         .output()
         .map_err(Failed::to("run valgrind"))?;
