@@ -64,6 +64,7 @@ fn run(arguments: &Arguments) -> Result<(), Failed> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("benches");
     let node = baseline::relay(&target)?;
     let mut record = Record::new("relay");
+    record.measures(&arguments.program);
     record.version("node", Command::new("node").arg("--version"));
     record.versions.insert("ws".to_owned(), "8.23.0".to_owned());
     let core = cores::of_the_subject();
