@@ -16,6 +16,7 @@ use watch_audio_probes::sim::script::Script;
 use super::helper::{Helper, answer};
 use super::support::{BINARY, Caller, SOON, World};
 
+/// What is promised holds for a release build, which `cargo test` does not make.
 #[tokio::test]
 #[ignore = "a measurement, of a release build: run .ci/measure"]
 async fn offer_connection_memory_and_size_are_what_is_promised() {

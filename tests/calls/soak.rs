@@ -17,6 +17,7 @@ use watch_audio_probes::watch::{Incoming, Watch};
 
 use super::support::{SOON, World};
 
+/// Real time is what it is about, so it cannot be had sooner; 40 s of the same run each time.
 #[tokio::test]
 #[ignore = "half an hour in real time: cargo test --test calls soak -- --ignored --nocapture"]
 async fn soak_of_30_minutes_with_a_lossy_stalling_path_does_not_drift_or_grow() {

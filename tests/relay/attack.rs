@@ -63,6 +63,8 @@ async fn nothing_is_smuggled_in() {
     smuggling().await.assert_calm();
 }
 
+/// The attacks above at full size. Other tests beside it would be in the figures, so it runs alone.
+///
 /// Prints a table: `cargo test --release --test relay measure_every_attack -- --ignored --nocapture`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement, of two minutes on a machine of its own"]

@@ -172,7 +172,8 @@ async fn refusals_are_told_apart() {
 #[test]
 fn an_address_must_keep_the_key() {
     let new = |url: &str| Hermes::new(url, Secret::new(KEY));
-    for good in ["http://127.0.0.1:8642", "http://localhost:8642/p/work/", "https://hermes.example", "http://[::1]:1"] {
+    for good in ["http://127.0.0.1:8642", "http://localhost:8642/p/family/", "https://hermes.example", "http://[::1]:1"]
+    {
         assert!(new(good).is_ok(), "{good}");
     }
     for bad in ["127.0.0.1:8642", "ws://127.0.0.1", "https://user:secret@hermes.example", "https://h.example?x", ""] {
