@@ -8,7 +8,7 @@
 #![allow(clippy::print_stdout)]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
@@ -16,7 +16,7 @@ use watch_audio_benches::crowd::{Calls, Measured, measure};
 use watch_audio_benches::machine::disk;
 use watch_audio_benches::record::{Cell, Kind, Line, Record, Series, Table};
 use watch_audio_benches::subject::Subject;
-use watch_audio_benches::{Failed, baseline, cores};
+use watch_audio_benches::{Failed, baseline, cores, exit_code};
 
 #[derive(Parser)]
 struct Arguments {
@@ -41,13 +41,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("capacity: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("capacity", run(&Arguments::parse()))
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failed> {
@@ -55,8 +49,8 @@ fn run(arguments: &Arguments) -> Result<(), Failed> {
     let baseline = baseline::subject(&target)?;
     let python = PathBuf::from(&baseline.command[0]);
     let mut record = Record::new("capacity");
-    record.version("python", Command::new(&python).arg("--version"));
-    record.version("aiortc", Command::new(&python).args(["-c", "import aiortc; print(aiortc.__version__)"]));
+    record.measures(&arguments.program);
+    record.baseline(&python);
     let core = cores::of_the_subject();
     cores::leave_the_subjects()?;
     let program = &arguments.program;

@@ -8,7 +8,7 @@
 #![allow(clippy::print_stdout)]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
@@ -24,7 +24,7 @@ use watch_audio_benches::network::Network;
 use watch_audio_benches::record::{Cell, Kind, Line, Record, Series, Table};
 use watch_audio_benches::report::{median, ms, rank, sorted};
 use watch_audio_benches::subject::Subject;
-use watch_audio_benches::{FRAME, Failed, baseline};
+use watch_audio_benches::{FRAME, Failed, baseline, exit_code};
 
 #[derive(Parser)]
 struct Arguments {
@@ -49,13 +49,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("jitter: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("jitter", run(&Arguments::parse()))
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failed> {
@@ -63,9 +57,7 @@ fn run(arguments: &Arguments) -> Result<(), Failed> {
     let baseline = baseline::subject(&target)?;
     let mut record = Record::new("jitter");
     record.measures(&arguments.program);
-    record.version("python", Command::new(&baseline.command[0]).arg("--version"));
-    let aiortc = "import aiortc; print(aiortc.__version__)";
-    record.version("aiortc", Command::new(&baseline.command[0]).args(["-c", aiortc]));
+    record.baseline(Path::new(&baseline.command[0]));
 
     let core = cores::of_the_subject();
     cores::leave_the_subjects()?;

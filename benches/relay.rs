@@ -20,7 +20,7 @@ use watch_audio_benches::machine::{Memory, Usage};
 use watch_audio_benches::record::{Cell, Kind, Line, Record, Series, Table};
 use watch_audio_benches::relays::{self, Relay};
 use watch_audio_benches::sockets::{Bridges, End, MESSAGE};
-use watch_audio_benches::{Failed, bare, baseline, cores, report};
+use watch_audio_benches::{Failed, bare, baseline, cores, exit_code, report};
 
 #[derive(Parser)]
 struct Arguments {
@@ -48,13 +48,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("relay: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("relay", run(&Arguments::parse()))
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failed> {

@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode};
 use clap::Parser;
 use watch_audio_benches::record::{Cell, Kind, Line, Record, Series, Table};
 use watch_audio_benches::steps::{Call, Group, Step, all, counted};
-use watch_audio_benches::{Failed, report};
+use watch_audio_benches::{Failed, exit_code, report};
 
 #[derive(Parser)]
 struct Arguments {
@@ -34,13 +34,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("steps: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("steps", run(&Arguments::parse()))
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failed> {

@@ -26,6 +26,7 @@ pub mod steps;
 pub mod subject;
 pub mod watch;
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// Why a measurement could not be taken.
@@ -37,6 +38,17 @@ impl Failed {
     /// For `map_err`: `what` could not be done.
     pub fn to<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Self {
         move |error| Self(format!("cannot {what}: {error}"))
+    }
+}
+
+/// How a bench ends: what went wrong is said on stderr.
+pub fn exit_code(bench: &str, outcome: Result<(), Failed>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{bench}: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 

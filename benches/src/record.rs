@@ -151,13 +151,19 @@ impl Record {
         self.version("watch-audio", Command::new(program).arg("--version"));
     }
 
+    /// The baseline's helper is run by `python`.
+    pub fn baseline(&mut self, python: &Path) {
+        self.version("python", Command::new(python).arg("--version"));
+        self.version("aiortc", Command::new(python).args(["-c", "import aiortc; print(aiortc.__version__)"]));
+    }
+
     /// Notes a version: what `command` prints.
     pub fn version(&mut self, name: &str, command: &mut Command) {
         self.versions.insert(name.to_owned(), output(command));
     }
 
-    /// Writes `NAME.json` to `folder`, and answers where; beside it `NAME.html`, a page with the plots. What the file has of the same commit, profile and machine stays:
-    /// rows of the same name are replaced, as are lines.
+    /// Writes `NAME.json` to `folder`, and answers where; beside it `NAME.html`, a page with the plots. What the file has of
+    /// the same commit, profile and machine stays: rows of the same name are replaced, as are lines.
     ///
     /// # Errors
     /// When the folder cannot be written to.

@@ -79,6 +79,16 @@ impl Call {
     }
 }
 
+/// A step that does its frames as fast as it can.
+const fn step(
+    group: Group,
+    name: &'static str,
+    part_of: &'static [Call],
+    run: fn(u32) -> Result<Duration, Failed>,
+) -> Step {
+    Step { group, name, part_of, run, live: false }
+}
+
 /// What this thread has used of its processor: what else the machine does is not in it. Nothing where instructions are
 /// counted: the clock, asked without libc, does not work under valgrind.
 fn cpu() -> Duration {

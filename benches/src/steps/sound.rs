@@ -13,17 +13,8 @@ use watch_audio_media::uplink::Uplink;
 use watch_audio_media::uplink::passing::Passing;
 use watch_audio_media::{pcm, wav};
 
-use super::{Call, Group, Step, cpu};
+use super::{Call, Group, Step, cpu, step};
 use crate::{FRAME, Failed};
-
-const fn step(
-    group: Group,
-    name: &'static str,
-    part_of: &'static [Call],
-    run: fn(u32) -> Result<Duration, Failed>,
-) -> Step {
-    Step { group, name, part_of, run, live: false }
-}
 
 pub(super) const CODEC: [Step; 7] = [
     step(Group::Codec, "encode for the engine, 16 kHz", &[Call::Pcm], |frames| {

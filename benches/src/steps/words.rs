@@ -11,17 +11,8 @@ use watch_audio_media::ledger::Ledger;
 use watch_audio_media::pacer::{Paced, Pacer};
 
 use super::sound::{MESSAGE_FRAMES, timed};
-use super::{Call, Group, Step};
+use super::{Call, Group, Step, step};
 use crate::{FRAME, Failed};
-
-const fn step(
-    group: Group,
-    name: &'static str,
-    part_of: &'static [Call],
-    run: fn(u32) -> Result<Duration, Failed>,
-) -> Step {
-    Step { group, name, part_of, run, live: false }
-}
 
 pub(super) const SEAL: [Step; 6] = [
     step(Group::Seal, "open the microphone, 100 ms of PCM at 16 kHz", &[Call::Pcm], |frames| {
