@@ -293,7 +293,8 @@ fn reordering_is_waited_for_as_long_as_it_has_shown() {
         })
         .collect();
     let out = run(low, wire, millis(61_000));
-    assert!(out.stats.reception.discarded <= 1, "the first taught: {:?}", out.stats.reception);
+    assert_eq!(out.stats.reception.discarded, 1, "the first taught: {:?}", out.stats.reception);
+    assert_eq!(out.stats.reception.lost, 0, "too late is not lost: {:?}", out.stats.reception);
     assert!(out.count(FrameKind::Decoded) >= 2_999);
     assert!((millis(25)..millis(40)).contains(&out.stats.reorder_wait), "{:?}", out.stats.reorder_wait);
     assert_eq!(out.samples.len(), 3_000 * 480);
