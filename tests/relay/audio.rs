@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpSocket;
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::tungstenite::Message;
 use watch_audio::relay::Limits;
@@ -399,9 +398,7 @@ async fn case_50_a_slow_reader_pauses_its_writer_and_loses_nothing() {
     let relay = relay_with(Limits { bytes_per_s: u64::MAX, kernel_bytes: 16_384, ..Limits::default() }).await;
     let grant = relay.grant().await;
     let mut host = relay.host(&grant).await;
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(8_192).unwrap();
-    let mut watch = Raw::join_on(socket.connect(relay.address()).await.unwrap(), &grant, "watch", WATCH).await;
+    let mut watch = Raw::join_with_little_room(&relay, &grant, "watch", WATCH).await;
     assert_eq!(host.binary().await, [0, 1]);
 
     let message = |n: u32| [&[1][..], &n.to_be_bytes(), &[7; 4_795]].concat();
@@ -433,9 +430,7 @@ async fn case_50_what_a_paused_writer_sent_meanwhile_is_not_too_fast() {
     let relay = relay_with(limits).await;
     let grant = relay.grant().await;
     let mut host = relay.host(&grant).await;
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(8_192).unwrap();
-    let mut watch = Raw::join_on(socket.connect(relay.address()).await.unwrap(), &grant, "watch", WATCH).await;
+    let mut watch = Raw::join_with_little_room(&relay, &grant, "watch", WATCH).await;
     assert_eq!(host.binary().await, [0, 1]);
     let (mut send, mut receive) = host.0.split();
     let sending = tokio::spawn(async move {
@@ -469,9 +464,7 @@ async fn case_50_a_watch_that_hangs_is_given_up_and_its_host_goes_on() {
     let relay = relay_with(limits).await;
     let grant = relay.grant().await;
     let mut host = relay.host(&grant).await;
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(8_192).unwrap();
-    let _hanging = Raw::join_on(socket.connect(relay.address()).await.unwrap(), &grant, "watch", WATCH).await;
+    let _hanging = Raw::join_with_little_room(&relay, &grant, "watch", WATCH).await;
     let start = Instant::now();
     loop {
         assert!(start.elapsed() < LIMIT);

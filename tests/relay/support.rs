@@ -7,7 +7,7 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
@@ -197,6 +197,13 @@ pub(crate) struct Raw(pub(crate) TcpStream);
 impl Raw {
     pub(crate) async fn join(relay: &Relay, grant: &str, side: &str, bearer: &str) -> Self {
         Self::join_on(TcpStream::connect(relay.address()).await.unwrap(), grant, side, bearer).await
+    }
+
+    /// Joins with so little room in the kernel that a pause in reading is soon felt at the other end.
+    pub(crate) async fn join_with_little_room(relay: &Relay, grant: &str, side: &str, bearer: &str) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(8_192).unwrap();
+        Self::join_on(socket.connect(relay.address()).await.unwrap(), grant, side, bearer).await
     }
 
     pub(crate) async fn join_on(mut stream: TcpStream, grant: &str, side: &str, bearer: &str) -> Self {
