@@ -53,6 +53,8 @@ pub struct Uplink {
     last_push: Option<(Duration, i64)>,
     /// What the first message after a gap needed, while messages come faster than their sound lasts.
     gap: Option<i64>,
+    /// The gap was counted as a hold, and may yet show to have been a stall.
+    held: bool,
     /// Until when the slots may move freely.
     settle_until: Duration,
     /// Slots without sound since it last stopped short.
@@ -146,6 +148,7 @@ impl Uplink {
             grain: frame,
             last_push: None,
             gap: None,
+            held: false,
             settle_until: Duration::ZERO,
             starved: 0,
             catch_up: CatchUp::new(rate),
@@ -289,15 +292,21 @@ impl Uplink {
         {
             // Came with less delay than all since the gap: the network gives back what it had held up.
             if gap - need > spread + SURELY_A_STALL && self.starved > 0 {
-                self.stats.holds = self.stats.holds.saturating_sub(1);
-                self.stats.stalls += 1;
+                // Once for each gap, though the slots before its first sound may still be silent.
+                if std::mem::take(&mut self.held) {
+                    self.stats.holds -= 1;
+                    self.stats.stalls += 1;
+                }
                 self.stats.concealed += std::mem::take(&mut self.starved);
             }
             self.arrivals = Some(Arrivals::starting(need, spread));
             return;
         }
-        if self.gap.take().is_some() && self.flow != Flow::Idle {
-            self.starved = 0;
+        if self.gap.take().is_some() {
+            self.held = false;
+            if self.flow != Flow::Idle {
+                self.starved = 0;
+            }
         }
         if let Some(arrivals) = &mut self.arrivals {
             arrivals.push(need, length);
@@ -317,7 +326,8 @@ impl Uplink {
             self.meet(now, from);
             self.flow = Flow::From(from);
             self.settle_until = from + SETTLE;
-            self.stats.holds += u64::from(self.arrivals.is_some());
+            self.held = self.arrivals.is_some();
+            self.stats.holds += u64::from(self.held);
         }
         self.arrivals = Some(Arrivals::starting(need, spread));
         self.gap = Some(need);
