@@ -96,14 +96,8 @@ fn table(records: &[Record], date: &str, picture: Option<String>) -> String {
         let of = |row: &[&str]| records.iter().find_map(|record| pick.figure(record, row));
         let (Some(baseline), Some(ours)) = (of(pick.baseline), of(pick.ours)) else { continue };
         let shown = |figure: f64| format!("{}{}", scale::number(figure), pick.unit);
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {} |",
-            pick.what,
-            shown(baseline),
-            shown(ours),
-            if baseline == 0.0 { "–".to_owned() } else { scale::number(ours / baseline) },
-        );
+        let _ =
+            writeln!(text, "| {} | {} | {} | {} |", pick.what, shown(baseline), shown(ours), ratio(ours, baseline),);
     }
     if let Some(words) = picture {
         let _ = write!(text, "\n![{words}](benches/runs/{date}/picture.svg)\n");
@@ -114,6 +108,14 @@ fn table(records: &[Record], date: &str, picture: Option<String>) -> String {
         let _ = writeln!(text, "- [`{name}`](benches/runs/{date}/{name}.html): {}.", page::circumstances(record));
     }
     text
+}
+
+fn ratio(ours: f64, baseline: f64) -> String {
+    match ours / baseline {
+        _ if baseline == 0.0 => "–".to_owned(),
+        ratio if ratio.abs() < 0.001 => "under 0.001".to_owned(),
+        ratio => scale::number(ratio),
+    }
 }
 
 /// A figure for the README.
@@ -252,6 +254,11 @@ mod tests {
         assert!(table.contains("| spawn to offer | 200 ms | 5 ms | 0.025 |"), "{table}");
         assert!(!table.contains("down, p50"), "{table}");
         assert!(table.contains("- [`latency`](benches/runs/2026-01-02/latency.html): Commit "), "{table}");
+    }
+
+    #[test]
+    fn a_ratio_can_be_read() {
+        assert_eq!([ratio(1.0, 4.0), ratio(1.0, 0.0), ratio(-0.1, 200.0)], ["0.25", "–", "under 0.001"]);
     }
 
     #[test]
