@@ -1,10 +1,12 @@
 //! What the programs say on standard error: logs, panics without what they hold, and the one line of a failure. None of
-//! it may end a call, also when standard error is closed or its disk is full.
+//! it may end a call or hold it up: not when standard error is closed, its disk is full, or nobody reads it.
 
 use std::fmt;
-use std::io::{self, Write as _};
+use std::io::{self, Stderr, Write as _};
+use std::os::fd::AsFd;
 use std::panic::{self, PanicHookInfo};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing_subscriber::EnvFilter;
 
 /// How much of it is said, as `--log-level` has it.
@@ -39,7 +41,7 @@ pub fn start(level: LogLevel, crates: &[&str]) {
     let filter = EnvFilter::new(ours.join(","));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(stderr)
         // It would be told with `eprintln!`, which panics when standard error is what failed.
         .log_internal_errors(false)
         .with_ansi(false);
@@ -51,7 +53,26 @@ pub fn start(level: LogLevel, crates: &[&str]) {
 /// Says one line, whatever the log level.
 pub fn say(line: impl fmt::Display) {
     // Nobody is left to tell when even this cannot be written.
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+fn stderr() -> Unhurried<Stderr> {
+    Unhurried(io::stderr())
+}
+
+/// Takes what it has room for and drops the rest: a call goes on, and ends, beside a parent that does not read. Room is what
+/// the system calls so: a page of a pipe, more than a line of ours.
+struct Unhurried<W>(W);
+
+impl<W: io::Write + AsFd> io::Write for Unhurried<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let room = poll(&mut [PollFd::new(&self.0, PollFlags::OUT)], Some(&Timespec::default()));
+        if matches!(room, Ok(0)) { Ok(line.len()) } else { self.0.write(line) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Says where a panic was, and not what it says: that may hold what was being worked on.
@@ -79,6 +100,20 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_holds_nothing_up() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut writer = Unhurried(writer);
+        let line = [b'x'; 100];
+        for _ in 0..10_000 {
+            writer.write_all(&line).unwrap();
+        }
+        drop(writer);
+        let mut got = Vec::new();
+        io::Read::read_to_end(&mut reader, &mut got).unwrap();
+        assert!(!got.is_empty() && got.len() < 1_000_000 && got.len() % line.len() == 0, "{}", got.len());
     }
 
     #[test]

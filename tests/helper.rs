@@ -65,31 +65,41 @@ fn a_closed_stdout_ends_it() {
     assert_eq!(wait(&mut child, Duration::from_secs(10)), Some(0));
 }
 
-/// The parent is a shell that starts the helper and a process that holds the helper's input open as well; then the shell
-/// is killed the hard way. End of input never comes.
 #[test]
 fn case_57_it_does_not_outlive_its_parent() {
+    let output = orphaned("printf 'C\\000\\000\\000\\002{}' >&7", |output| output.starts_with('O'));
+    assert_eq!(frames(&output).last().map(|frame| frame.kind), Some(b'X'));
+}
+
+#[test]
+fn case_57_nor_one_that_never_said_a_word() {
+    let began = Instant::now();
+    let output = orphaned(":", |_| began.elapsed() > Duration::from_secs(1));
+    assert!(output.is_empty());
+}
+
+/// What the helper said. Its parent is a shell that starts it, and a process that holds its input open as well; the shell says
+/// something, and when the helper is `ready` the shell is killed the hard way. End of input never comes.
+fn orphaned(say: &str, ready: impl Fn(&str) -> bool) -> Vec<u8> {
     let script = format!(
         "mkfifo \"$1/in\"; exec 7<>\"$1/in\"; sleep 60 7<>\"$1/in\" & echo $! >\"$1/sibling\"; \
-         '{}' helper <\"$1/in\" >\"$1/out\" 7>&- & echo $! >\"$1/pid\"; \
-         printf 'C\\000\\000\\000\\002{{}}' >&7; wait",
+         '{}' helper <\"$1/in\" >\"$1/out\" 7>&- & echo $! >\"$1/pid\"; {say}; wait",
         env!("CARGO_BIN_EXE_watch-audio")
     );
     let folder = tempfile::tempdir().unwrap();
     let mut shell = Command::new("sh").args(["-c", &script, "sh"]).arg(folder.path()).spawn().unwrap();
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
-    let offered = until(Duration::from_secs(20), || read("out").starts_with('O'));
+    let is_ready = until(Duration::from_secs(20), || ready(&read("out")));
     let pid = read("pid").trim().to_owned();
     let alive = || std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
-    assert!(offered && alive(), "the helper runs");
+    assert!(is_ready && alive(), "the helper runs");
 
     shell.kill().unwrap();
     shell.wait().unwrap();
     let gone = until(Duration::from_secs(10), || !alive());
     let _ = Command::new("kill").arg(read("sibling").trim()).status();
     assert!(gone, "the helper is still there");
-    let output = std::fs::read(folder.path().join("out")).unwrap();
-    assert_eq!(frames(&output).last().map(|frame| frame.kind), Some(b'X'));
+    std::fs::read(folder.path().join("out")).unwrap()
 }
 
 #[test]

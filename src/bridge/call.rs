@@ -188,8 +188,11 @@ impl Closing {
             Phase::Idle | Phase::Waiting { .. } => {}
             // Nothing was asked for yet, or what was is not billed before we are there.
             Phase::Starting { engine, asked, mut attempt, slot, .. } if !asked || engine == EngineKind::Grok => {
+                // At once, so that it asks for nothing more.
+                let done = attempt.try_join_next();
+                attempt.abort_all();
                 self.slots.spawn(async move {
-                    match attempt.try_join_next() {
+                    match done {
                         Some(Ok(Ok((session, _)))) => close(session, deadline).await,
                         _ => attempt.shutdown().await,
                     }

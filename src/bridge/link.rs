@@ -359,7 +359,7 @@ const RETRY_MOST: Duration = Duration::from_secs(10);
 const DIAL_LIMIT: Duration = Duration::from_secs(12);
 
 /// One address of several: a dead IPv6 route must leave time for IPv4.
-const CONNECT_LIMIT: Duration = Duration::from_secs(4);
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// `watch-audio.md`: little unsent in the kernel, about 16 KB.
 const KERNEL_UNSENT: u32 = 16 * 1024;

@@ -427,6 +427,10 @@ impl Bridge {
             let message = json!({"type": "ended", "engine": engine.as_str(), "reason": reason});
             self.outgoing.push(now, Control::Clear(message));
         }
+        // A request that has not been written yet must not be: nobody would close the session that comes of it.
+        if let (Phase::Starting { asked: false, .. }, Some(clerk)) = (&self.phase, &mut self.parent.clerk) {
+            clerk.refuse_waiting();
+        }
         self.closing.add(std::mem::replace(&mut self.phase, Phase::Idle));
         let engine = engine.as_str();
         self.say(&json!({"type": "ended", "engine": engine, "reason": for_parent, "summary": summary}));

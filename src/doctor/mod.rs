@@ -67,6 +67,7 @@ pub async fn run(args: DoctorArgs) -> ExitCode {
                 when(online, "udp", network::udp(&stun)),
                 when(online, "ice-tcp", network::tcp(&ice_tcp)),
             );
+            let tcp = network::with_neither(&udp, tcp);
             vec![webrtc, relay, udp, tcp]
         },
         local("host", move || host::look(slots, most_slots)),

@@ -79,6 +79,14 @@ pub(super) async fn tcp((host, port): &(String, u16)) -> Check {
     }
 }
 
+/// One way out is enough. With neither there is no call.
+pub(super) fn with_neither(udp: &Check, tcp: Check) -> Check {
+    match (udp.outcome, tcp.outcome) {
+        (Outcome::Warn, Outcome::Warn) => Check { outcome: Outcome::Fail, ..tcp },
+        _ => tcp,
+    }
+}
+
 /// Whether a peer can be made, and in how many ways it could be reached.
 pub(super) async fn webrtc() -> Check {
     const NAME: &str = "webrtc";

@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
+use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -45,7 +46,12 @@ pub async fn run() -> ExitCode {
 type Frames = mpsc::Receiver<Result<Frame, FrameError>>;
 
 async fn hold(mut frames: Frames, writer: FrameWriter) -> ExitCode {
-    let config = match frames.recv().await {
+    let mut parent_gone = pin!(parent_gone());
+    let first = tokio::select! {
+        first = frames.recv() => first,
+        () = &mut parent_gone => return ExitCode::SUCCESS,
+    };
+    let config = match first {
         Some(Ok(Frame { kind: b'C', payload })) => match parse_config(&payload) {
             Some(config) => config,
             None => {
@@ -62,7 +68,7 @@ async fn hold(mut frames: Frames, writer: FrameWriter) -> ExitCode {
     let reason = match Box::pin(Call::offer(&config)).await {
         Ok((mut call, offer)) => {
             writer.send(b'O', offer);
-            let reason = converse(&mut call, &mut frames, &writer).await;
+            let reason = converse(&mut call, &mut frames, &writer, parent_gone).await;
             call.close().await;
             reason
         }
@@ -80,9 +86,12 @@ async fn hold(mut frames: Frames, writer: FrameWriter) -> ExitCode {
 }
 
 /// Carries frames and the call's events to and fro until either side ends it; answers why.
-async fn converse(call: &mut Call, frames: &mut Frames, writer: &FrameWriter) -> String {
-    let parent_gone = parent_gone();
-    tokio::pin!(parent_gone);
+async fn converse(
+    call: &mut Call,
+    frames: &mut Frames,
+    writer: &FrameWriter,
+    mut parent_gone: Pin<&mut impl Future<Output = ()>>,
+) -> String {
     let mut plugin = Plugin::default();
     let mut model = Vec::new();
     let mut connected = false;

@@ -21,14 +21,16 @@ pub fn take_stdout() -> io::Result<File> {
     Ok(File::from(protocol))
 }
 
-/// Waits until the parent process is no longer the one that started us. End of input says the same, unless another
+/// Waits until the parent process is no longer the one that it is now. End of input says the same, unless another
 /// process holds the pipe's other end as well.
-pub async fn parent_gone() {
+pub fn parent_gone() -> impl Future<Output = ()> {
     let parent = rustix::process::getppid();
-    loop {
-        tokio::time::sleep(PARENT_CHECK).await;
-        if rustix::process::getppid() != parent {
-            return;
+    async move {
+        loop {
+            tokio::time::sleep(PARENT_CHECK).await;
+            if rustix::process::getppid() != parent {
+                return;
+            }
         }
     }
 }

@@ -107,9 +107,14 @@ impl Clerk {
         Value::Object(line)
     }
 
-    /// Refuses every request that [`Clerk::next`] has not given out yet.
+    /// Refuses every request that [`Clerk::next`] has not given out yet, and all that come later.
     pub fn take_no_more(&mut self) {
         self.requests.close();
+        self.refuse_waiting();
+    }
+
+    /// Refuses every request that [`Clerk::next`] has not given out yet: who made them is given up.
+    pub fn refuse_waiting(&mut self) {
         while self.requests.try_recv().is_ok() {}
     }
 

@@ -19,7 +19,8 @@ if [ -z "${CHROMIUM:-}" ]; then
 fi
 [ -n "${CHROMIUM:-}" ] || { echo "browser: no Chromium; run sh .ci/setup --browser, or set CHROMIUM" >&2; exit 1; }
 
-cargo build --quiet --locked --manifest-path "$root/Cargo.toml" --bin watch-audio --bin watch-audio-probe
+# With an example among the targets the dependencies are those of the tests: nothing is compiled twice.
+(cd "$root" && cargo build --quiet --locked --workspace --bin watch-audio --bin watch-audio-probe --example impair)
 
 if ! cmp -s "$here/package-lock.json" "$work/package-lock.json" || [ ! -d "$work/node_modules/axe-core" ]; then
     cp "$here/package.json" "$here/package-lock.json" "$work/"

@@ -139,7 +139,8 @@ impl Session {
 
     /// Asks the engine to close, waits at most 2 s for it to say so, then closes the peer.
     pub async fn close(mut self) {
-        if self.ended.is_none() && self.call.send_text(CLOSE_EVENT).is_ok() {
+        // Behind too many events the oldest is dropped, and not this.
+        if self.ended.is_none() && !matches!(self.call.send_text(CLOSE_EVENT), Err(PeerError::Closed)) {
             self.events.clear();
             self.call.hold_text(false);
             let closed = async {

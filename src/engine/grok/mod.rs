@@ -297,6 +297,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_close_ends_the_call_though_the_connection_stays() {
+        let (listener, access) = listen().await;
+        let engine = tokio::spawn(async move {
+            let mut socket = accept(&listener).await;
+            let frame = CloseFrame { code: 1000.into(), reason: "Enough.".into() };
+            socket.send(Message::Close(Some(frame))).await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        let (mut session, _) = Session::open(&access, true, Codec::Pcm16).await.unwrap();
+        let over = async { while next(&mut session).await.is_some() {} };
+        tokio::time::timeout(Duration::from_secs(5), over).await.expect("it ends long before a ping is missed");
+        assert_eq!(session.ended(), Some("Enough."));
+        session.close().await;
+        engine.abort();
+    }
+
+    #[tokio::test]
     async fn refusals_and_silence_have_their_codes() {
         for (status, code) in [
             (301, ErrorCode::Failed),
