@@ -4,6 +4,7 @@ pub mod address;
 pub mod bridge;
 pub mod cli;
 pub mod descriptors;
+mod dial;
 pub mod doctor;
 pub mod engine;
 #[cfg(any(test, fuzzing))]

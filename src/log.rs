@@ -2,7 +2,7 @@
 //! it may end a call or hold it up: not when standard error is closed, its disk is full, or nobody reads it.
 
 use std::fmt;
-use std::io::{self, Stderr, Write as _};
+use std::io::{self, StderrLock, Write as _};
 use std::os::fd::AsFd;
 use std::panic::{self, PanicHookInfo};
 
@@ -41,7 +41,7 @@ pub fn start(level: LogLevel, crates: &[&str]) {
     let filter = EnvFilter::new(ours.join(","));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(stderr)
+        .with_writer(|| stderr(NO_WAIT))
         // It would be told with `eprintln!`, which panics when standard error is what failed.
         .log_internal_errors(false)
         .with_ansi(false);
@@ -53,27 +53,37 @@ pub fn start(level: LogLevel, crates: &[&str]) {
 /// Says one line, whatever the log level.
 pub fn say(line: impl fmt::Display) {
     // Nobody is left to tell when even this cannot be written.
-    let _ = stderr().write_all(format!("{line}\n").as_bytes());
+    let _ = stderr(ONE_LINE).write_all(format!("{line}\n").as_bytes());
 }
 
-fn stderr() -> Unhurried<Stderr> {
-    Unhurried(io::stderr())
+/// Locked: between the look for room and the line nobody else of this process takes it.
+fn stderr(patience: Timespec) -> Bounded<StderrLock<'static>> {
+    Bounded { to: io::stderr().lock(), patience }
 }
 
-/// Takes what it has room for and drops the rest: a call goes on, and ends, beside a parent that does not read. Room is what
-/// the system calls so: a page of a pipe, more than a line of ours.
-struct Unhurried<W>(W);
+/// Drops what finds no room in time: a call goes on, and ends, beside a parent that does not read. Room is what the system
+/// calls so: a page of a pipe, more than a line of ours.
+struct Bounded<W> {
+    to: W,
+    patience: Timespec,
+}
 
-impl<W: io::Write + AsFd> io::Write for Unhurried<W> {
+impl<W: io::Write + AsFd> io::Write for Bounded<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let room = poll(&mut [PollFd::new(&self.0, PollFlags::OUT)], Some(&Timespec::default()));
-        if matches!(room, Ok(0)) { Ok(line.len()) } else { self.0.write(line) }
+        let room = poll(&mut [PollFd::new(&self.to, PollFlags::OUT)], Some(&self.patience));
+        if matches!(room, Ok(0)) { Ok(line.len()) } else { self.to.write(line) }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.to.flush()
     }
 }
+
+/// A log line holds no call up.
+const NO_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// What a program says once, when it starts or fails, may find a reader that is busy.
+const ONE_LINE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Says where a panic was, and not what it says: that may hold what was being worked on.
 fn note_panic(panic: &PanicHookInfo<'_>) {
@@ -105,7 +115,7 @@ mod tests {
     #[test]
     fn a_pipe_that_nobody_reads_holds_nothing_up() {
         let (mut reader, writer) = io::pipe().unwrap();
-        let mut writer = Unhurried(writer);
+        let mut writer = Bounded { to: writer, patience: NO_WAIT };
         let line = [b'x'; 100];
         for _ in 0..10_000 {
             writer.write_all(&line).unwrap();

@@ -37,18 +37,19 @@ async fn sound_and_events_go_both_ways() {
         assert!(few(sessions[0].input.lost, sessions[0].input.packets), "{:?}", sessions[0].input);
     });
 
-    let (simulator, session) = (call.simulator, call.session);
-    let closing = Instant::now();
-    session.close().await;
-    assert!(closing.elapsed() < Duration::from_secs(10), "{:?}", closing.elapsed());
-    // The engine notes its own end a moment after it said so.
-    let noted = async {
-        while simulator.look(|sessions| sessions[0].ended.is_none()) {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(Duration::from_secs(5), noted).await.unwrap();
-    assert_eq!(simulator.look(|sessions| sessions[0].ended.map(|(_, how)| how)), Some(Ended::Closed));
+    call.closes_in_order().await;
+}
+
+#[tokio::test]
+async fn the_end_is_told_behind_more_events_than_may_wait() {
+    let mut call = Call::start(Options::default()).await.unwrap();
+    call.until(|call| !call.kinds().is_empty()).await;
+    let text = json!({"type": "session.thinking.append", "delegation_id": null, "content": "On."}).to_string();
+    // None leaves before the session is driven again.
+    for _ in 0..80 {
+        call.session.watch_event(Instant::now(), text.as_bytes());
+    }
+    call.closes_in_order().await;
 }
 
 #[tokio::test]
@@ -302,6 +303,21 @@ impl Call {
         if limit.await.is_err() {
             panic!("not within {LIMIT:?}: {:?}, ended {:?}", self.kinds(), self.session.ended());
         }
+    }
+
+    /// Ends the session, and sees that the engine was told to.
+    async fn closes_in_order(self) {
+        let closing = Instant::now();
+        self.session.close().await;
+        assert!(closing.elapsed() < Duration::from_secs(10), "{:?}", closing.elapsed());
+        // The engine notes its own end a moment after it said so.
+        let noted = async {
+            while self.simulator.look(|sessions| sessions[0].ended.is_none()) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(5), noted).await.unwrap();
+        assert_eq!(self.simulator.look(|sessions| sessions[0].ended.map(|(_, how)| how)), Some(Ended::Closed));
     }
 
     async fn run(&mut self, time: Duration) {

@@ -209,14 +209,7 @@ async fn dial(target: &Target) -> Result<WebSocketStream<MaybeTlsStream<TcpStrea
     // Brackets belong to the URL, not to the address.
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let addresses = lookup_host((host, port)).await.map_err(|_| lost("The relay's name cannot be resolved."))?;
-    let mut socket = None;
-    for address in addresses {
-        if let Ok(Ok(connected)) = timeout(CONNECT_LIMIT, connect(address)).await {
-            socket = Some(connected);
-            break;
-        }
-    }
-    let socket = socket.ok_or_else(|| lost("The relay cannot be reached."))?;
+    let socket = crate::dial::first(addresses, connect).await.map_err(|_| lost("The relay cannot be reached."))?;
 
     let mut request =
         target.url.as_str().into_client_request().map_err(|_| lost("The relay's address cannot be dialled."))?;
@@ -357,9 +350,6 @@ const RETRY_MOST: Duration = Duration::from_secs(10);
 
 /// From the name to the upgrade's answer.
 const DIAL_LIMIT: Duration = Duration::from_secs(12);
-
-/// One address of several: a dead IPv6 route must leave time for IPv4.
-const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// `watch-audio.md`: little unsent in the kernel, about 16 KB.
 const KERNEL_UNSENT: u32 = 16 * 1024;

@@ -1,6 +1,7 @@
 //! Every row of `watch-audio.md`, "The host's behaviour", in virtual time: a relay of two channels, an engine that is
 //! scripted, a parent that is a list of lines.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::oneshot;
@@ -9,6 +10,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::engine::scripted::{Engine, Handle, Heard, Plan, Step};
 use crate::seal::{Sid, hello};
+use crate::sign_in::plugin;
 
 /// One bridge with everything around it.
 struct Host {
@@ -37,6 +39,14 @@ impl Host {
 
     /// A host that is connected to its relay.
     async fn with(plans: impl IntoIterator<Item = Plan>, change: impl FnOnce(&mut Setup)) -> Self {
+        Self::with_clerk(None, plans, change).await
+    }
+
+    async fn with_clerk(
+        clerk: Option<Clerk>,
+        plans: impl IntoIterator<Item = Plan>,
+        change: impl FnOnce(&mut Setup),
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let slots = Slots::open(Some(dir.path().into()), 2).unwrap();
         let (root, grant) = (Root::random(), GrantId::random());
@@ -66,7 +76,7 @@ impl Host {
         let parent_side = Parent {
             lines: from_parent,
             writer,
-            clerk: None,
+            clerk,
             gone: Box::pin(async move {
                 if parent_gone.await.is_err() {
                     std::future::pending::<()>().await;
@@ -577,6 +587,48 @@ async fn end_while_gpt_live_starts() {
     assert_eq!(begun.elapsed().as_secs(), 35, "30 s after its start");
     assert_eq!(never.heard.recv().await, Some(Heard::Gone));
     assert_eq!(begun.elapsed().as_secs(), 50, "40 s after its start");
+}
+
+/// A request that was on its way when its start was given up is not written: nobody would close the session that comes of it.
+#[tokio::test]
+async fn a_start_given_up_in_the_moment_it_asks_asks_for_nothing() {
+    // A server that says nothing is waited for: the start's own request comes 300 ms after this one.
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let stun = format!("stun:{}", silent.local_addr().unwrap());
+    let mut given_up = 0;
+    // Which of the two the bridge sees first is chance.
+    for _ in 0..40 {
+        let (desk, clerk) = plugin::desk();
+        let asking = SignIn::Plugin(desk.clone());
+        let mut host = Host::with_clerk(Some(clerk), [], |setup| {
+            setup.engines = vec![EngineKind::GptLive];
+            setup.sign_in = SignIn::Plugin(desk);
+            setup.engine.stun = vec![stun.clone()];
+        })
+        .await;
+        let mut watch = host.watch().await;
+        watch.control(&host, json!({"type": "start", "engine": "gpt_live"})).await;
+        while host.slots_are_free() {
+            tokio::task::yield_now().await;
+        }
+        let start = Start { engine: EngineKind::GptLive, fields: Map::new() };
+        let mut asked = pin!(asking.gpt_live("v=0", &start));
+        assert!(futures_util::poll!(&mut asked).is_pending(), "it is on its way");
+        watch.control(&host, json!({"type": "end"})).await;
+        let mut said = Vec::new();
+        while said.last().is_none_or(|kind| kind != "ended") {
+            let line: Value = serde_json::from_slice(&host.lines.recv().await.expect("a line")).unwrap();
+            said.push(line["type"].clone());
+        }
+        if said.iter().any(|kind| kind == "session_request") {
+            continue;
+        }
+        given_up += 1;
+        let told = timeout(Duration::from_secs(1), asked).await.expect("who asked is told");
+        assert!(told.is_err());
+        assert!(host.lines.try_recv().is_err(), "asked for after its end");
+    }
+    assert!(given_up > 0);
 }
 
 /// Nor does the end of the bridge wait longer than 5 s for one.

@@ -9,6 +9,7 @@ use tokio::net::{TcpStream, UdpSocket, lookup_host};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::report::{Check, Outcome};
+use crate::dial;
 use crate::relay::RelayUrl;
 use crate::rtc::{Peer, PeerConfig};
 
@@ -67,12 +68,12 @@ pub(super) async fn tcp((host, port): &(String, u16)) -> Check {
     let warn = |found: String| {
         Check::new(NAME, Outcome::Warn, found).next("let TCP out to port 443; without it and UDP no engine is reached")
     };
-    let address = match resolve(host, *port).await {
-        Ok(address) => address,
+    let addresses = match lookup_host((host.as_str(), *port)).await {
+        Ok(addresses) => addresses,
         Err(error) => return warn(format!("{host} cannot be resolved: {error}")),
     };
     let start = Instant::now();
-    match timeout(TCP_LIMIT, TcpStream::connect(address)).await {
+    match timeout(TCP_LIMIT, dial::first(addresses, TcpStream::connect)).await {
         Ok(Ok(_)) => Check::new(NAME, Outcome::Ok, format!("port {port} of {host} is reached in {}", ms(start))),
         Ok(Err(error)) => warn(format!("port {port} of {host} is not reached: {error}")),
         Err(_) => warn(format!("port {port} of {host} does not answer within {} s", TCP_LIMIT.as_secs())),
@@ -193,9 +194,11 @@ pub(super) fn host_and_port(text: &str, default: Option<u16>) -> Option<(String,
     (!host.is_empty()).then(|| (host.to_owned(), port))
 }
 
+/// An IPv4 address, where there is one: that a host has no way out by IPv6 is nothing to warn of.
 async fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
-    let mut addresses = lookup_host((host, port)).await?;
-    addresses.next().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
+    let addresses: Vec<SocketAddr> = lookup_host((host, port)).await?.collect();
+    let v4 = addresses.iter().find(|address| address.is_ipv4());
+    v4.or(addresses.first()).copied().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
 }
 
 /// The innermost cause: the outer ones name the URL.
@@ -218,8 +221,8 @@ const XOR_MAPPED_ADDRESS: [u8; 2] = [0, 0x20];
 const STUN_AGAIN: Duration = Duration::from_millis(500);
 const STUN_LIMIT: Duration = Duration::from_secs(2);
 
-/// What the peer gives a TCP connection as well.
-const TCP_LIMIT: Duration = Duration::from_secs(3);
+/// For two addresses, one of them dead.
+const TCP_LIMIT: Duration = Duration::from_secs(4);
 
 #[cfg(test)]
 mod tests {

@@ -15,6 +15,7 @@ use crate::engine::{ErrorCode, Start, StartError};
 use crate::parent::lines::{Answer, unusable_answer};
 
 /// Where a starting session asks.
+#[derive(Clone)]
 pub struct Desk {
     requests: mpsc::Sender<Request>,
 }

@@ -22,10 +22,10 @@ async fn forty_calls_in_a_row_leave_nothing_behind() {
     calls(40).await;
 }
 
-/// Six minutes of what forty calls show in seconds in every run: a leak of less than a descriptor or some KiB in forty calls
-/// shows only here.
+/// Minutes of what forty calls show in seconds in every run: a leak of less than a descriptor or some KiB in forty calls shows
+/// only here.
 #[tokio::test]
-#[ignore = "many minutes: cargo test --test calls a_thousand_calls -- --ignored --nocapture"]
+#[ignore = "four minutes of what forty calls show each time: cargo test --test calls a_thousand_calls -- --ignored --nocapture"]
 async fn a_thousand_calls_in_a_row_leave_nothing_behind() {
     calls(1_000).await;
 }
@@ -35,9 +35,9 @@ async fn forty_starts_on_one_bridge_leave_nothing_behind() {
     starts(40).await;
 }
 
-/// The same for starts: forty run each time, a thousand only when asked for.
+/// The same for starts: forty run beside the other calls, a thousand in a run of their own.
 #[tokio::test]
-#[ignore = "many minutes: cargo test --test calls a_thousand_starts -- --ignored --nocapture"]
+#[ignore = "keeps a core busy, which calls in real time beside it would feel; .ci/run runs it alone"]
 async fn a_thousand_starts_on_one_bridge_leave_nothing_behind() {
     starts(1_000).await;
 }
@@ -47,9 +47,9 @@ async fn five_hundred_streams_through_one_relay_leave_nothing_behind() {
     streams(500).await;
 }
 
-/// The same for streams: five hundred run each time.
+/// The same for streams: five hundred beside the other calls.
 #[tokio::test]
-#[ignore = "minutes: cargo test --test calls ten_thousand_streams -- --ignored --nocapture"]
+#[ignore = "keeps a core busy, which calls in real time beside it would feel; .ci/run runs it alone"]
 async fn ten_thousand_streams_through_one_relay_leave_nothing_behind() {
     streams(10_000).await;
 }

@@ -18,7 +18,7 @@ use super::support::{BINARY, Caller, SOON, World};
 
 /// What is promised holds for a release build, which `cargo test` does not make.
 #[tokio::test]
-#[ignore = "a measurement, of a release build: run .ci/measure"]
+#[ignore = "its limits are those of a release build, which cargo test does not make: .ci/measure"]
 async fn offer_connection_memory_and_size_are_what_is_promised() {
     let program: PathBuf = std::env::var_os("WATCH_AUDIO_MEASURED").unwrap_or_else(|| OsString::from(BINARY)).into();
     let timing = Timing { answer_ms: 0, ..Timing::default() };

@@ -19,7 +19,7 @@ use super::support::{SOON, World};
 
 /// Real time is what it is about, so it cannot be had sooner; 40 s of the same run each time.
 #[tokio::test]
-#[ignore = "half an hour in real time: cargo test --test calls soak -- --ignored --nocapture"]
+#[ignore = "half an hour in real time, of which 40 s run each time: cargo test --test calls soak -- --ignored --nocapture"]
 async fn soak_of_30_minutes_with_a_lossy_stalling_path_does_not_drift_or_grow() {
     // A grant lives 30 minutes. Less can be asked for.
     let seconds = std::env::var("WATCH_AUDIO_SOAK_S").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(1_780);

@@ -67,7 +67,7 @@ async fn nothing_is_smuggled_in() {
 ///
 /// Prints a table: `cargo test --release --test relay measure_every_attack -- --ignored --nocapture`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a measurement, of two minutes on a machine of its own"]
+#[ignore = "two minutes that other tests beside it would be in the figures of; the attacks run each time, smaller"]
 async fn measure_every_attack() {
     eprintln!("{:34} {:>8} {:>8} {:>8} {:>9} {:>6}", "attack", "p50 ms", "p99 ms", "worst", "MiB more", "cores");
     let relay = Attacked::start(&[]).await;

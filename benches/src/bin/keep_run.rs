@@ -96,8 +96,8 @@ fn table(records: &[Record], date: &str, picture: Option<String>) -> String {
         let of = |row: &[&str]| records.iter().find_map(|record| pick.figure(record, row));
         let (Some(baseline), Some(ours)) = (of(pick.baseline), of(pick.ours)) else { continue };
         let shown = |figure: f64| format!("{}{}", scale::number(figure), pick.unit);
-        let _ =
-            writeln!(text, "| {} | {} | {} | {} |", pick.what, shown(baseline), shown(ours), ratio(ours, baseline),);
+        let (what, ratio) = (pick.what, ratio(ours, baseline));
+        let _ = writeln!(text, "| {what} | {} | {} | {ratio} |", shown(baseline), shown(ours));
     }
     if let Some(words) = picture {
         let _ = write!(text, "\n![{words}](benches/runs/{date}/picture.svg)\n");

@@ -1,7 +1,7 @@
 //! The WebSocket to Grok: dialling it, and a task each for reading and writing.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, client_async_tls_with_c
 use url::{Host, Url};
 use zeroize::Zeroizing;
 
+use crate::dial;
 use crate::engine::{ErrorCode, StartError};
 use crate::sign_in::GrokAccess;
 
@@ -95,7 +96,7 @@ async fn dial(access: &GrokAccess) -> Result<Stream, StartError> {
         _ => StartError::new(ErrorCode::Unreachable, "Grok cannot be reached."),
     };
     let addresses = lookup_host((host, port)).await.map_err(unreachable)?;
-    let tcp = connect(addresses).await.map_err(unreachable)?;
+    let tcp = dial::first(addresses, TcpStream::connect).await.map_err(unreachable)?;
     // Appends are small and late ones are heard as a pause: they must not wait for the acknowledgement of the last.
     tcp.set_nodelay(true).map_err(unreachable)?;
 
@@ -114,19 +115,6 @@ async fn dial(access: &GrokAccess) -> Result<Stream, StartError> {
         }
         Err(_) => Err(StartError::new(ErrorCode::Unreachable, "Grok's address did not answer as a realtime service.")),
     }
-}
-
-/// A connection to the first address that takes one in time.
-async fn connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
-    let mut why = io::ErrorKind::NotFound.into();
-    for address in addresses {
-        match timeout(CONNECT_LIMIT, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => why = error,
-            Err(_) => why = io::ErrorKind::TimedOut.into(),
-        }
-    }
-    Err(why)
 }
 
 /// What an HTTP status in place of the upgrade means for the Watch. The body is not for people, and is not shown.
@@ -230,9 +218,6 @@ const READ_BUFFER: usize = 16 << 10;
 /// The largest message taken from the engine: a minute of audio in one delta. Deltas of 0.1 to 0.5 s are known.
 const MAX_INBOUND: usize = 4 << 20;
 
-/// One address of several: a dead IPv6 route must leave time for IPv4.
-const CONNECT_LIMIT: Duration = Duration::from_secs(2);
-
 /// For our answer to a close to leave, and for the connection to end. Less than [`LAST_WORD`], so that the reason is told.
 const CLOSE_ANSWER: Duration = Duration::from_millis(100);
 
@@ -244,29 +229,3 @@ const WRITE_LIMIT: Duration = Duration::from_secs(20);
 
 /// The most characters of a close reason that are shown.
 const MAX_REASON: usize = 100;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn case_21_an_address_that_never_answers_leaves_time_for_the_next() {
-        // A listener whose queue is full takes no connection and refuses none.
-        let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        full.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-        full.listen(0).unwrap();
-        let dead = full.local_addr().unwrap().as_socket().unwrap();
-        let mut waiting = Vec::new();
-        while let Ok(Ok(stream)) = timeout(Duration::from_millis(300), TcpStream::connect(dead)).await {
-            waiting.push(stream);
-            assert!(waiting.len() < 64, "the queue never fills");
-        }
-        let alive = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = alive.local_addr().unwrap();
-        let began = tokio::time::Instant::now();
-        let stream = connect([dead, address].into_iter()).await.unwrap();
-        assert_eq!(stream.peer_addr().unwrap(), address);
-        assert!(began.elapsed() < CONNECT_LIMIT + Duration::from_secs(3), "{:?}", began.elapsed());
-        assert!(connect([].into_iter()).await.is_err());
-    }
-}
