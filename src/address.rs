@@ -16,6 +16,11 @@ pub fn keeps_secrets(url: &Url) -> bool {
     }
 }
 
+/// Whether what is sent to `url` is not encrypted: a proxy would read it.
+pub(crate) fn in_clear(url: &str) -> bool {
+    Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "ws"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

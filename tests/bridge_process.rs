@@ -544,7 +544,7 @@ async fn gpt_live_is_told_when_the_plugins_answer_comes_too_late() {
             bridge.say(&json!({"type": "stop"})).await;
             bridge.line("closed").await;
         }
-        let http = openai::http_client().unwrap();
+        let http = openai::http_client(["http://localhost"]).unwrap();
         let (key, offer) = (Secret::new("key"), request["offer"].as_str().unwrap());
         let session = json!({"model": "gpt-live-1"});
         let sdp = openai::create_with_key(&http, &simulator.url(), &key, &session, offer).await.unwrap();

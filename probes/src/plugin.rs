@@ -254,7 +254,7 @@ impl SignIns {
         let wanted = session_request(*dialect, &start, None, None);
         let offer = text(request, "offer");
         let failed = |error: reqwest::Error| StartError::new(ErrorCode::Failed, error.without_url().to_string());
-        let http = openai::http_client().map_err(failed)?;
+        let http = openai::http_client([url.as_str()]).map_err(failed)?;
         let bearer = self.bearer.clone().unwrap_or_else(|| Secret::new("probe"));
         let sdp = match dialect {
             Dialect::A => openai::create_with_key(&http, url, &bearer, &wanted.session, offer).await,

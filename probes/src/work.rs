@@ -112,6 +112,7 @@ impl Work {
             Progress::ToolStarted(tool) => format!("{tool} runs"),
             Progress::ToolCompleted { tool, error: false } => format!("{tool} is done"),
             Progress::ToolCompleted { tool, error: true } => format!("{tool} failed"),
+            Progress::Decided(_) => "its question is decided".to_owned(),
             Progress::Approval(Approval { request_id, command, description }) => {
                 let Some(Jobs { runner, decision, .. }) = self.tools.jobs().cloned() else { return String::new() };
                 self.tasks.spawn(async move {

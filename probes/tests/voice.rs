@@ -83,7 +83,10 @@ async fn a_watch_calls_delegations_run_as_hermes_jobs() {
         assert_eq!(run.decisions[0].choice, *decision);
         assert_eq!(moments(&report, "answer"), [answer]);
         let asks = format!("asks to run curl weather (look): {decision}");
-        assert_eq!(moments(&report, "work"), ["web_search runs", "web_search is done", &asks]);
+        assert_eq!(
+            moments(&report, "work"),
+            ["web_search runs", "web_search is done", &asks, "its question is decided"]
+        );
         assert!(report["figures"]["speech_ms"].as_i64().unwrap() > 2_000, "the answer was spoken");
     });
     let mut tasks = tokio::task::JoinSet::new();

@@ -136,6 +136,17 @@ pub enum StartError {
     Replaced,
 }
 
+impl StartError {
+    /// Whether it is certain that Hermes has not taken the request. One that it may have taken must not be made twice.
+    pub(super) fn is_refusal(self) -> bool {
+        match self {
+            Self::Unreachable | Self::Key | Self::Busy(_) | Self::Replaced => true,
+            Self::Refused(status) => status < 500,
+            Self::Uncertain | Self::Unusable => false,
+        }
+    }
+}
+
 /// Why a question about a run was not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

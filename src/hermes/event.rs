@@ -10,8 +10,8 @@ pub(super) enum Event {
     ToolCompleted { tool: String, error: bool },
     /// The run waits for a decision.
     Approval(Approval),
-    /// The decision has been made, here or elsewhere.
-    Decided,
+    /// A decision has been made, here or elsewhere, or its time ran out; by its request's id where the build says so.
+    Decided(Option<String>),
     /// The run is over and has answered.
     Completed(Option<String>),
     /// The run is over without an answer.
@@ -67,7 +67,7 @@ impl Event {
             "tool.completed" => Self::ToolCompleted { tool: tool(), error: truthy(&event["error"]) },
             // The second is the older name (case 65).
             "approval.request" | "approval.required" => Self::Approval(Approval::read(&event)),
-            "approval.responded" => Self::Decided,
+            "approval.responded" => Self::Decided(request_id(&event)),
             "run.completed" => Self::Completed(event["output"].as_str().map(str::to_owned)),
             "run.failed" => Self::Ended(Outcome::Failed, error(Outcome::Failed, &event["error"])),
             "run.cancelled" => Self::Ended(Outcome::Cancelled, error(Outcome::Cancelled, &event["error"])),
@@ -80,11 +80,15 @@ impl Event {
 impl Approval {
     fn read(event: &Value) -> Self {
         Self {
-            request_id: event["request_id"].as_str().filter(|id| is_id(id)).map(str::to_owned),
+            request_id: request_id(event),
             command: cut(event["command"].as_str().unwrap_or_default(), MAX_TEXT),
             description: cut(event["description"].as_str().unwrap_or_default(), MAX_TEXT),
         }
     }
+}
+
+fn request_id(event: &Value) -> Option<String> {
+    event["request_id"].as_str().filter(|id| is_id(id)).map(str::to_owned)
 }
 
 /// A run's status.

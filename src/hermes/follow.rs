@@ -20,6 +20,8 @@ pub enum Progress {
     },
     /// The run waits for a decision.
     Approval(Approval),
+    /// It does not wait for that one any more, whoever decided: the one of this id, without an id the oldest.
+    Decided(Option<String>),
 }
 
 /// How a run ended, or was lost.
@@ -43,15 +45,21 @@ struct Follower<'a, F> {
     hermes: &'a Hermes,
     run: &'a RunId,
     tell: F,
-    /// The decision that the run waits for and that has been told, by its id where it has one.
-    told: Option<Option<String>>,
+    /// The decisions that the run waits for and that have been told, oldest first.
+    told: Vec<Told>,
+}
+
+struct Told {
+    approval: Approval,
+    /// The run has gone on since. Without an id it may be over, and the next like it another one.
+    passed: bool,
 }
 
 impl Hermes {
     /// Follows a run to its end and tells what goes on. There is no limit to how long a run may take, only to how long
     /// the server may say nothing.
     pub async fn follow(&self, run: &RunId, tell: impl FnMut(Progress)) -> Ending {
-        let mut follower = Follower { hermes: self, run, tell, told: None };
+        let mut follower = Follower { hermes: self, run, tell, told: Vec::new() };
         // The stream may have been cut by the network alone: one more try. Most servers have let go of it by then.
         for _ in 0..2 {
             if let Some(ending) = follower.by_stream().await {
@@ -104,20 +112,21 @@ impl<F: FnMut(Progress)> Follower<'_, F> {
     async fn event(&mut self, event: Event) -> Option<Ending> {
         match event {
             Event::ToolStarted(tool) => {
-                self.told = None;
+                self.goes_on();
                 (self.tell)(Progress::ToolStarted(tool));
             }
             Event::ToolCompleted { tool, error } => {
-                self.told = None;
+                self.goes_on();
                 (self.tell)(Progress::ToolCompleted { tool, error });
             }
             Event::Approval(approval) => {
-                let again = approval.request_id.is_some() && self.told.as_ref() == Some(&approval.request_id);
+                let again = approval.request_id.is_some() && self.knows(&approval);
                 if !again {
+                    self.leave_older(&approval).await;
                     self.ask(approval);
                 }
             }
-            Event::Decided => self.told = None,
+            Event::Decided(id) => self.decided(id),
             Event::Completed(Some(output)) => return Some(Ending::Completed(output)),
             // It may stand in the status only.
             Event::Completed(None) => return Some(self.answer_of_status().await),
@@ -128,8 +137,52 @@ impl<F: FnMut(Progress)> Follower<'_, F> {
     }
 
     fn ask(&mut self, approval: Approval) {
-        self.told = Some(approval.request_id.clone());
+        self.told.retain(|told| !(told.passed && same(&told.approval, &approval)));
+        if self.told.len() == MAX_TOLD {
+            self.told.remove(0);
+        }
+        self.told.push(Told { approval: approval.clone(), passed: false });
         (self.tell)(Progress::Approval(approval));
+    }
+
+    /// Whether a decision that the run waits for has been told.
+    fn knows(&self, approval: &Approval) -> bool {
+        self.told.iter().any(|told| !told.passed && same(&told.approval, approval))
+    }
+
+    /// A tool was used: what has no id may have been decided.
+    fn goes_on(&mut self) {
+        for told in &mut self.told {
+            told.passed |= told.approval.request_id.is_none();
+        }
+    }
+
+    /// Takes back what has been decided: the one of this id, else the oldest without one.
+    fn decided(&mut self, id: Option<String>) {
+        let which = self.told.iter().position(|told| told.approval.request_id == id);
+        if let Some(which) = which.or_else(|| self.told.iter().position(|told| told.approval.request_id.is_none())) {
+            let told = self.told.remove(which);
+            (self.tell)(Progress::Decided(told.approval.request_id));
+        }
+    }
+
+    /// Without ids a decision goes to the request that has waited longest: before a newer one is told, those go that are over
+    /// and have not said so. Nobody must decide on what they do not see.
+    async fn leave_older(&mut self, newer: &Approval) {
+        if newer.request_id.is_some() || !self.told.iter().any(|told| told.approval.request_id.is_none()) {
+            return;
+        }
+        let waits = match self.hermes.status(self.run).await {
+            Ok(Status::Waiting(first)) => first,
+            // It does not tell: they stay, in their order.
+            _ => return,
+        };
+        while let Some(oldest) = self.told.iter().find(|told| told.approval.request_id.is_none()) {
+            if same(&oldest.approval, &waits) || !same(newer, &waits) {
+                return;
+            }
+            self.decided(None);
+        }
     }
 
     async fn answer_of_status(&mut self) -> Ending {
@@ -143,15 +196,13 @@ impl<F: FnMut(Progress)> Follower<'_, F> {
     async fn look(&mut self) -> Result<Option<Ending>, CallError> {
         Ok(match self.hermes.status(self.run).await? {
             Status::Running => {
-                self.told = None;
+                for told in std::mem::take(&mut self.told) {
+                    (self.tell)(Progress::Decided(told.approval.request_id));
+                }
                 None
             }
             Status::Waiting(approval) => {
-                // Without an id on either side it is taken for the one that was told.
-                let known = self.told.as_ref().is_some_and(|told| {
-                    told.is_none() || approval.request_id.is_none() || *told == approval.request_id
-                });
-                if !known {
+                if !self.knows(&approval) {
                     self.ask(approval);
                 }
                 None
@@ -179,6 +230,18 @@ impl<F: FnMut(Progress)> Follower<'_, F> {
         }
     }
 }
+
+/// Whether both are the same request, as far as can be told. A status may say no more than that there is one.
+fn same(one: &Approval, other: &Approval) -> bool {
+    let silent = |approval: &Approval| approval.command.is_empty() && approval.description.is_empty();
+    match (&one.request_id, &other.request_id) {
+        (Some(one), Some(other)) => one == other,
+        _ => silent(one) || silent(other) || (one.command == other.command && one.description == other.description),
+    }
+}
+
+/// Decisions that a run waits for at once: as many as the page keeps.
+const MAX_TOLD: usize = 10;
 
 const UNKNOWN: &str = "Hermes does not know this request any more; what became of it is not known.";
 const GONE: &str = "Hermes does not answer any more; what becomes of the request is not known.";

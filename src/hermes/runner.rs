@@ -103,11 +103,13 @@ struct Conversation {
     running: Option<watch::Sender<bool>>,
     /// The one request that waits for the run before it to stop.
     waiting: Option<Job>,
+    /// What was said in requests that never became a run: the next one begins with it.
+    unheard: Vec<Line>,
     used: Option<Instant>,
 }
 
 struct Job {
-    run: NewRun,
+    lines: Vec<Line>,
     asker: mpsc::Sender<Update>,
 }
 
@@ -140,18 +142,14 @@ impl Runner {
         let conversation = conversations.entry(session.clone()).or_default();
         conversation.take(id)?;
         let (asker, updates) = mpsc::channel(UPDATES);
-        let run = NewRun {
-            input: input(&lines),
-            instructions: self.shared.instructions.clone(),
-            session_id: session.clone(),
-            key: key(),
-        };
-        let job = Job { run, asker };
+        let job = Job { lines, asker };
         match &conversation.running {
             Some(running) => {
                 running.send_replace(true);
                 if let Some(replaced) = conversation.waiting.replace(job) {
                     replaced.tell(Update::Ended(replaced_by_newer()));
+                    conversation.unheard.extend(replaced.lines);
+                    newest(&mut conversation.unheard);
                 }
             }
             None => {
@@ -205,12 +203,45 @@ impl Shared {
         }
     }
 
+    /// The request with what was said before it and never became one.
+    fn with_unheard(&self, session: &str, job: &mut Job) {
+        if let Some(conversation) = self.conversations().get_mut(session) {
+            let mut lines = std::mem::take(&mut conversation.unheard);
+            lines.append(&mut job.lines);
+            newest(&mut lines);
+            job.lines = lines;
+        }
+    }
+
+    /// It never became a run: what was said in it goes with the next one.
+    fn was_not_heard(&self, session: &str, lines: Vec<Line>) {
+        if let Some(conversation) = self.conversations().get_mut(session) {
+            // One that came meanwhile is newer.
+            conversation.unheard.splice(0..0, lines);
+            newest(&mut conversation.unheard);
+        }
+    }
+
     /// Runs one request to its end, or until it is replaced and has stopped.
-    async fn run(&self, job: Job, mut replaced: watch::Receiver<bool>) {
-        let run = match self.hermes.start(&job.run, &mut replaced).await {
+    async fn run(&self, session: &str, mut job: Job, mut replaced: watch::Receiver<bool>) {
+        self.with_unheard(session, &mut job);
+        let run = NewRun {
+            input: input(&job.lines),
+            instructions: self.instructions.clone(),
+            session_id: session.to_owned(),
+            key: key(),
+        };
+        let run = match self.hermes.start(&run, &mut replaced).await {
             Ok(run) => run,
-            Err(StartError::Replaced) => return job.tell(Update::Ended(replaced_by_newer())),
-            Err(error) => return job.tell(Update::NotStarted(error)),
+            Err(error) => {
+                if error.is_refusal() {
+                    self.was_not_heard(session, std::mem::take(&mut job.lines));
+                }
+                return match error {
+                    StartError::Replaced => job.tell(Update::Ended(replaced_by_newer())),
+                    error => job.tell(Update::NotStarted(error)),
+                };
+            }
         };
         job.tell(Update::Started(run.clone()));
         let tell = |progress| job.tell(Update::Progress(run.clone(), progress));
@@ -237,7 +268,7 @@ impl Shared {
 async fn work(shared: Arc<Shared>, session: String, job: Job, replaced: watch::Receiver<bool>) {
     let mut next = Some((job, replaced));
     while let Some((job, replaced)) = next {
-        shared.run(job, replaced).await;
+        shared.run(&session, job, replaced).await;
         next = shared.next(&session);
     }
 }
@@ -282,6 +313,18 @@ fn input(lines: &[Line]) -> String {
     input
 }
 
+/// Leaves the newest lines, as many as a request may have: they say what is wanted. One is always left.
+fn newest(lines: &mut Vec<Line>) {
+    let mut room = MAX_INPUT;
+    let fits = |line: &&Line| {
+        let left = room.checked_sub(line.text.len());
+        room = left.unwrap_or(0);
+        left.is_some()
+    };
+    let kept = lines.iter().rev().take_while(fits).count().max(1);
+    lines.drain(..lines.len().saturating_sub(kept));
+}
+
 fn replaced_by_newer() -> Ending {
     Ending::Ended { reason: "cancelled", error: "A newer request took its place.".into() }
 }
@@ -298,6 +341,9 @@ const CONVERSATIONS: usize = 64;
 
 /// Delegations of a conversation remembered: far more than a call has.
 const REMEMBERED: usize = 1_024;
+
+/// Bytes of speech in one request, where earlier ones are part of it.
+const MAX_INPUT: usize = 256 * 1024;
 
 /// Updates held for who asked: tools come a few a second at most.
 const UPDATES: usize = 64;

@@ -114,7 +114,9 @@ impl SignIns {
         if let Some(grok) = &config.grok {
             check_url("grok.url", grok.url.as_deref())?;
         }
-        Ok(Self { gpt_live: config.gpt_live, grok: config.grok, http: openai::http_client()? })
+        let urls = config.gpt_live.iter().flat_map(|gpt_live| [&gpt_live.url, &gpt_live.token_url]).flatten();
+        let http = openai::http_client(urls.map(String::as_str))?;
+        Ok(Self { gpt_live: config.gpt_live, grok: config.grok, http })
     }
 
     /// Whether there is a sign-in for an engine.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use reqwest::{Client, RequestBuilder, Response, redirect};
 use serde_json::{Value, json};
 
+use crate::address::in_clear;
 use crate::engine::{ErrorCode, StartError};
 use crate::secret::Secret;
 
@@ -41,13 +42,15 @@ impl From<CreateError> for StartError {
     }
 }
 
-/// The client for every call creation: follows no redirect, for a credential must not travel; 30 s in all.
+/// The client for every call creation: follows no redirect, for a credential must not travel; 30 s in all. Where
+/// one of the `urls` it is for is http on this machine it takes no proxy, which would get the credential to read.
 ///
 /// # Errors
 /// When the machine has no usable trust store.
-pub fn http_client() -> reqwest::Result<Client> {
+pub fn http_client<'a>(urls: impl IntoIterator<Item = &'a str>) -> reqwest::Result<Client> {
     crate::tls::ensure_provider();
-    Client::builder().redirect(redirect::Policy::none()).timeout(CREATE_LIMIT).referer(false).build()
+    let client = Client::builder().redirect(redirect::Policy::none()).timeout(CREATE_LIMIT).referer(false);
+    if urls.into_iter().any(in_clear) { client.no_proxy() } else { client }.build()
 }
 
 /// Creates a call with an API key (dialect A) and gives the SDP answer. `base_url` is `https://api.openai.com`.

@@ -252,6 +252,8 @@ fn lines_of(update: Update) -> Vec<Value> {
             "type": "approval", "run_id": run.as_str(), "request_id": approval.request_id,
             "command": approval.command, "description": approval.description,
         })],
+        // An addition of ours: a page that does not know it leaves it out.
+        Update::Progress(_, Progress::Decided(id)) => vec![json!({"type": "decided", "request_id": id})],
         Update::Ended(Ending::Completed(text)) => {
             let done = json!({"type": "done", "finish_reason": "stop"});
             if text.trim().is_empty() { vec![done] } else { vec![json!({"type": "delta", "text": text}), done] }

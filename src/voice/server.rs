@@ -78,7 +78,7 @@ impl Server {
             token: access_token.as_ref().map(Token::new),
             voices: voices::voices(&config.voice),
             runner: Runner::new(hermes, run_instructions(&config)),
-            http: openai::http_client()?,
+            http: openai::http_client([config.openai_url.as_str()])?,
             openai_key,
             config,
             stopped: stopped.clone(),

@@ -103,6 +103,26 @@ test('case 24: a way that leads nowhere ends within a limit, and says what it tr
   await tab.close();
 });
 
+test('a hang-up while ways are gathered asks for no session, which would be billed', async () => {
+  const tab = await open({ before: (page) => page.addInitScript(() => {
+    const set = RTCPeerConnection.prototype.setLocalDescription;
+    RTCPeerConnection.prototype.setLocalDescription = async function slow(...description) {
+      await set.apply(this, description);
+      window.offering = true;
+      await new Promise((done) => { window.offer = done; });
+    };
+  }) });
+  await tab.state('ready');
+  await tab.page.click('#call');
+  await tab.page.waitForFunction(() => window.offering);
+  await tab.page.click('#call');
+  await tab.state('ended');
+  await tab.page.evaluate(() => window.offer());
+  await tab.page.waitForTimeout(1_000);
+  assert.equal(tab.bodies('session').length, 0);
+  await tab.close();
+});
+
 test('an engine that connects and says nothing is given up', async () => {
   const tab = await open();
   await tab.page.evaluate(() => { window.engine.silent = true; });

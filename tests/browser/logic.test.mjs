@@ -7,7 +7,7 @@ import { afterEach, beforeEach, mock, test } from 'node:test';
 
 const script = await readFile(new URL('../../src/voice/page/app.js', import.meta.url), 'utf8');
 const page = await import(`data:text/javascript,${encodeURIComponent(script)}`);
-const { Delegations, Failure, HISTORY, Idle, Kept, RUN_HOLD_MS, SETTLE, Transcript, cut, explain, ndjson, pieces } = page;
+const { Delegations, Failure, HISTORY, Idle, Kept, RUN_HOLD_MS, RUN_START_LIMIT_MS, SETTLE, Server, Transcript, cut, explain, ndjson, pieces } = page;
 
 beforeEach(() => mock.timers.enable({ apis: ['setTimeout', 'Date'], now: 1_000_000 }));
 afterEach(() => mock.timers.reset());
@@ -209,6 +209,37 @@ test('case 33: late text is not said either when it waited for the end of the us
   assert.deepEqual(rig.said, []);
 });
 
+test('a delegation without a new word leaves the run before it', async () => {
+  const rig = new Rig();
+  const first = await rig.ask('d1', 'a', 0);
+  rig.delegate('d2', 5_400);
+  await pass(SETTLE.limitMs - 200);
+  assert.ok(!first.signal.aborted);
+  first.give(...answer('the answer to a'));
+  await pass(100);
+  assert.deepEqual(rig.said, [], 'not before it is known that nothing is newer');
+  await pass(300);
+  const texts = rig.said.map(({ text }) => text);
+  assert.deepEqual(texts, ['I did not catch that. Please say it again.', 'the answer to a']);
+  assert.equal(rig.delegations.working, null);
+});
+
+test('a delegation whose words come late replaces the run before it, whose answer is not said', async () => {
+  const rig = new Rig();
+  const first = await rig.ask('d1', 'a', 0);
+  rig.delegate('d2', 5_400);
+  await pass(300);
+  first.give(...answer('the answer to a'));
+  await pass(100);
+  rig.hear('b', 5_000);
+  await pass(800);
+  assert.ok(first.signal.aborted, 'nobody reads the older one any more');
+  assert.deepEqual(rig.runs[1].lines, [{ speaker: 'user', text: 'b' }]);
+  rig.runs[1].give(...answer('the answer to b'));
+  await pass(100);
+  assert.deepEqual(rig.said, [{ kind: 'commentary', delegation: 'd2', text: 'the answer to b' }]);
+});
+
 test('case 33: of a thousand delegations in a second one is run', async () => {
   const rig = new Rig();
   rig.hear('go', 0);
@@ -262,6 +293,56 @@ test('case 65: an approval is announced at once, without its command', async () 
   rig.delegations.decided(rig.delegations.approvals[0], 'once');
   assert.equal(rig.delegations.approvals.length, 0);
   assert.equal(rig.appends.at(-1).kind, 'thinking');
+});
+
+test('case 65: an approval that was decided elsewhere goes, and one that is told twice is one', async () => {
+  const rig = new Rig();
+  const run = await rig.ask('d1', 'a', 0);
+  const asks = (command, request_id = null) => ({ type: 'approval', run_id: 'r', request_id, command, description: 'why' });
+  const shown = () => rig.delegations.approvals.map(({ command }) => command);
+  run.give(asks('one', 'q1'), asks('two', 'q2'), asks('one', 'q1'));
+  await pass(100);
+  assert.deepEqual([shown(), rig.said.length], [['one', 'two'], 2]);
+  run.give({ type: 'decided', request_id: 'q2' }, { type: 'decided', request_id: 'unknown' });
+  await pass(100);
+  assert.deepEqual(shown(), ['one']);
+  // Without ids the oldest is decided first.
+  run.give({ type: 'decided', request_id: 'q1' }, asks('three'), asks('four'), asks('three'), { type: 'decided', request_id: null });
+  await pass(100);
+  assert.deepEqual(shown(), ['four']);
+});
+
+test('an answer that the lost session had not confirmed is said in the next one', async () => {
+  const rig = new Rig();
+  (await rig.ask('d1', 'a', 0)).give(...answer('confirmed'));
+  await pass(100);
+  rig.delegations.appended('c1');
+  (await rig.ask('d2', 'b', 5_000)).give(...answer('lost on the way'));
+  await pass(100);
+  rig.delegations.pause();
+  rig.delegations.begin({});
+  await pass(100);
+  assert.deepEqual(rig.said.map(({ text }) => text), ['confirmed', 'lost on the way', 'lost on the way']);
+  assert.deepEqual(rig.shown.map(({ spoken, again }) => [spoken, again]), [[true, undefined], [true, undefined], [true, true]]);
+  // Long ago it was heard, confirmed or not.
+  await pass(20_000);
+  rig.delegations.pause();
+  rig.delegations.begin({});
+  await pass(100);
+  assert.equal(rig.said.length, 3);
+});
+
+test('an approval is announced again in another session, which knows nothing of it', async () => {
+  const rig = new Rig();
+  const run = await rig.ask('d1', 'a', 0);
+  rig.delegations.pause();
+  rig.reachable = false;
+  run.give({ type: 'approval', run_id: 'r', request_id: 'q', command: 'make', description: 'build it' });
+  await pass(100);
+  rig.reachable = true;
+  rig.delegations.begin({});
+  assert.match(rig.said[0].text, /build it/);
+  assert.equal(rig.said[0].delegation, null);
 });
 
 test('what a run ends with is always said', async () => {
@@ -367,6 +448,55 @@ test('NDJSON is read in any cut', async () => {
   const first = async (bytes) => { for await (const line of ndjson(ReadableStream.from([bytes]))) return line; };
   await assert.rejects(first(Buffer.from('no json\n')));
   await assert.rejects(first(Buffer.alloc(5 * 1024 * 1024, 0x20)));
+});
+
+test('a request for a run has a name of its own; one sent twice, or not answered in time, is an answer cut off', async () => {
+  const asked = [];
+  let answer = () => Promise.resolve(new Response('{"type":"done"}\n'));
+  const real = globalThis.fetch;
+  globalThis.fetch = (path, options) => {
+    asked.push({ path, body: JSON.parse(options.body) });
+    return answer();
+  };
+  try {
+    const post = async () => {
+      const lines = [];
+      for await (const line of new Server(() => '').delegate('s', [{ speaker: 'user', text: 'a' }])) lines.push(line);
+      return lines;
+    };
+    assert.deepEqual(await post(), [{ type: 'done' }]);
+    assert.deepEqual(await post(), [{ type: 'done' }]);
+    const [one, other] = asked.map(({ body }) => body.delegation_id);
+    assert.match(one, /^[0-9a-f-]{36}$/);
+    assert.notEqual(one, other);
+    assert.deepEqual(asked[0], { path: 'delegate', body: { hermes_session: 's', lines: [{ speaker: 'user', text: 'a' }], delegation_id: one } });
+
+    answer = () => Promise.resolve(new Response('{"error":"sent twice"}', { status: 409 }));
+    await assert.rejects(post(), (failure) => failure instanceof Failure && failure.kind === 'cut');
+
+    answer = () => new Promise(() => {});
+    const silent = assert.rejects(post(), (failure) => failure instanceof Failure && failure.kind === 'cut');
+    await pass(RUN_START_LIMIT_MS + 100);
+    await silent;
+  } finally {
+    globalThis.fetch = real;
+  }
+});
+
+test('a stream without even an empty line is dead', async () => {
+  let control;
+  const stream = new ReadableStream({ start: (it) => { control = it; } });
+  let end = null;
+  const reading = (async () => { for await (const _ of ndjson(stream)); })().catch((error) => { end = error; });
+  for (let n = 0; n < 4; n += 1) {
+    control.enqueue(Buffer.from('\n'));
+    await pass(40_000);
+  }
+  assert.equal(end, null);
+  await pass(10_000);
+  await reading;
+  assert.ok(end instanceof Failure);
+  assert.equal(end.kind, 'cut');
 });
 
 test('reading that is given up lets the stream go', async () => {

@@ -85,7 +85,7 @@ async fn helper_frames_go_both_ways_in_their_order_and_the_last_is_x() {
 pub(crate) async fn answer(engine: &Simulator, offer: Vec<u8>) -> String {
     let start = Start { engine: EngineKind::GptLive, fields: Map::new() };
     let session = session_request(Dialect::A, &start, None, None).session;
-    let (http, key) = (openai::http_client().unwrap(), Secret::new("key"));
+    let (http, key) = (openai::http_client(["http://localhost"]).unwrap(), Secret::new("key"));
     let offer = String::from_utf8(offer).unwrap();
     openai::create_with_key(&http, &engine.url(), &key, &session, &offer).await.unwrap()
 }

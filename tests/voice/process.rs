@@ -3,9 +3,11 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
+use std::time::Duration;
 
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 use watch_audio::secret::Secret;
@@ -136,6 +138,26 @@ async fn it_says_where_the_page_is_and_ends_in_order() {
     let mut rest = String::new();
     stderr.read_to_string(&mut rest).await.unwrap();
     assert!(rest.contains("no microphone unless it comes from this machine or over HTTPS"), "{rest}");
+}
+
+#[tokio::test]
+async fn a_proxy_does_not_get_what_stays_on_this_machine() {
+    let files = Files::new();
+    let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let engine =
+        gpt_live::Simulator::start(gpt_live::Options { bearer: Some(Secret::new("another")), ..Default::default() });
+    let engine = engine.await.unwrap();
+    files.write("config", &json!({"openai_url": engine.url()}).to_string());
+    let mut command = files.command("http://127.0.0.1:8642", &["--config", files.path("config").to_str().unwrap()]);
+    for name in ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"] {
+        command.env(name, format!("http://{}", proxy.local_addr().unwrap()));
+    }
+    let mut child = command.env_remove("NO_PROXY").env_remove("no_proxy").spawn().unwrap();
+    let (url, _, _stderr) = page(&mut child).await;
+    let answer = http().post(format!("{url}session")).json(&json!({"sdp": "v=0\r\n"})).send().await.unwrap();
+    let told: serde_json::Value = answer.json().await.unwrap();
+    assert_eq!(told["status"], 401, "the engine has answered");
+    assert!(timeout(Duration::from_millis(100), proxy.accept()).await.is_err(), "the proxy was asked");
 }
 
 #[tokio::test]

@@ -271,7 +271,11 @@ async fn a_delegation_is_told_line_by_line() {
     assert_eq!(answer["object"], "hermes.run.approval_response");
     assert_eq!(
         lines(response).await,
-        [json!({"type": "delta", "text": "Sunny.\n21 degrees."}), json!({"type": "done", "finish_reason": "stop"}),]
+        [
+            json!({"type": "decided", "request_id": request_id}),
+            json!({"type": "delta", "text": "Sunny.\n21 degrees."}),
+            json!({"type": "done", "finish_reason": "stop"}),
+        ]
     );
     assert!(run.body["instructions"].as_str().unwrap().contains("spoken aloud"));
     assert_eq!(run.body["session_id"], "call-1");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use watch_audio::hermes::{Delegation, Rejected};
-use watch_audio_probes::sim::hermes::{Build, Faults, Options, Step};
+use watch_audio_probes::sim::hermes::{Build, Faults, Options, StartFault, Step};
 
 use crate::support::{REPLACED, all, complete, doing, next, said, tool, world};
 
@@ -92,6 +92,64 @@ async fn case_33_a_thousand_delegations_are_one_running_and_one_waiting() {
     assert_eq!(record.len(), 2, "the first and the last");
     assert!(record[1].input().ends_with("User: request 1000"));
     assert!(record[0].ended.is_some_and(|ended| ended <= record[1].at), "never two at a time");
+}
+
+#[tokio::test]
+async fn what_was_said_in_a_request_that_was_replaced_goes_with_the_next() {
+    let jobs = vec![vec![Step::Wait(60_000)], vec![complete("Both.")], vec![complete("C.")]];
+    let faults = Faults { stop_ms: 300, ..Faults::default() };
+    let world = world(Options { jobs, faults, ..Options::default() }).await;
+    let mut first = world.delegate("d0", "ask A");
+    assert_eq!(next(&mut first).await.unwrap(), "started");
+    let replaced = world.delegate("d1", "look for a train to Berlin");
+    let last = world.delegate("d2", "and for one back");
+    assert_eq!(all(replaced).await, [REPLACED]);
+    assert_eq!(all(last).await, ["started", "answer: Both."]);
+    assert_eq!(all(world.delegate("d3", "thanks")).await, ["started", "answer: C."]);
+    let record = world.hermes.record();
+    let input = record[1].input();
+    assert!(input.contains("User: look for a train to Berlin") && input.ends_with("User: and for one back"), "{input}");
+    assert!(!input.contains("ask A"), "that one has its own run");
+    assert!(!record[2].input().contains("Berlin"), "once");
+}
+
+#[tokio::test]
+async fn what_was_said_in_a_request_that_was_refused_goes_with_the_next_unless_it_may_have_been_taken() {
+    for (fault, goes) in [
+        (StartFault::Status(400, None), true),
+        (StartFault::Status(401, None), true),
+        (StartFault::Status(500, None), false),
+        (StartFault::NoId, false),
+        (StartFault::LostAnswer, false),
+    ] {
+        let build = Build { idempotency: false, ..Build::default() };
+        let faults = Faults { starts: vec![fault], ..Faults::default() };
+        let world = world(Options { jobs: vec![vec![complete("Done.")]], build, faults, ..Options::default() }).await;
+        let refused = all(world.delegate("d1", "look for a train to Berlin")).await;
+        assert!(refused[0].starts_with("not started"), "{fault:?}: {refused:?}");
+        assert_eq!(all(world.delegate("d2", "and for one back")).await, ["started", "answer: Done."]);
+        let record = world.hermes.record();
+        let input = record.last().unwrap().input();
+        assert_eq!(input.contains("Berlin"), goes, "{fault:?}");
+        assert!(input.ends_with("User: and for one back"), "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_never_heard_is_bounded() {
+    let jobs = vec![vec![Step::Wait(60_000)], vec![complete("Done.")]];
+    let faults = Faults { stop_ms: 500, ..Faults::default() };
+    let world = world(Options { jobs, faults, ..Options::default() }).await;
+    let mut first = world.delegate("d0", "ask A");
+    assert_eq!(next(&mut first).await.unwrap(), "started");
+    for n in 0..100 {
+        drop(world.delegate(&format!("d{n}x"), &format!("{n} {}", "word ".repeat(2_000))));
+    }
+    assert_eq!(all(world.delegate("last", "the newest")).await, ["started", "answer: Done."]);
+    let record = world.hermes.record();
+    let input = record[1].input();
+    assert!((200_000..270_000).contains(&input.len()), "{} bytes", input.len());
+    assert!(input.contains("User: 99 word") && !input.contains("User: 0 word") && input.ends_with("User: the newest"));
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use watch_audio::hermes::{Choice, Delegation, Hermes, Line, Progress, RunId, Run
 use watch_audio::secret::Secret;
 use watch_audio_probes::sim::hermes::{Build, Decision, Faults, Options, Shape, StartFault, Step};
 
-use crate::support::{KEY, LIMIT, World, all, approval, complete, doing, next, patience, tool, world};
+use crate::support::{KEY, LIMIT, World, all, approval, complete, doing, next, patience, tool, world, world_with};
 
 #[tokio::test]
 async fn a_run_is_asked_for_as_the_contract_has_it() {
@@ -291,6 +291,8 @@ async fn approvals_of_every_build_are_told_and_decided() {
             let id = approval.request_id.as_deref();
             let (status, said) = world.runner.hermes().approve(&run, id, choice).await.unwrap();
             assert_eq!((status, said["choice"].as_str()), (200, Some(choice.as_str())));
+            let decided = if id.is_some() { "decided with id" } else { "decided without id" };
+            assert_eq!(next(&mut updates).await.unwrap(), decided);
             assert_eq!(all(updates).await, rest);
             let decision = Decision { choice: choice.as_str().into(), request_id: id.map(str::to_owned) };
             assert_eq!(world.hermes.record()[n].decisions, [decision]);
@@ -311,10 +313,61 @@ async fn each_approval_of_a_run_is_told_once() {
         sleep(Duration::from_millis(500)).await;
         // Somebody decides elsewhere.
         world.runner.hermes().approve(&run, None, Choice::Once).await.unwrap();
+        assert_eq!(next(&mut updates).await.unwrap(), "decided without id");
     }
     assert_eq!(all(updates).await, ["answer: Both."]);
     let (status, _) = world.runner.hermes().approve(&run, None, Choice::Once).await.unwrap();
     assert_eq!(status, 409, "nothing waits any more");
+}
+
+#[tokio::test]
+async fn an_approval_that_is_over_is_taken_back() {
+    // Its time ran out and Hermes has said nothing: nobody may decide on the next one by the words of the last.
+    let asks =
+        |command: &str| Step::Approval { command: command.into(), description: "why".into(), denied: "No.".into() };
+    for request_ids in [true, false] {
+        for no_events in [true, false] {
+            let build = Build { request_ids, ..Build::default() };
+            let faults = Faults { approval_ms: Some(700), no_events, ..Faults::default() };
+            let jobs =
+                vec![vec![asks("ls"), Step::Wait(600), asks("rm -rf build"), Step::Wait(600), complete("Done.")]];
+            let world = world(Options { jobs, build, faults, ..Options::default() }).await;
+            let id = if request_ids { "with id" } else { "without id" };
+            let expected = [
+                "started".to_owned(),
+                format!("asks {id}: ls (why)"),
+                format!("decided {id}"),
+                format!("asks {id}: rm -rf build (why)"),
+                format!("decided {id}"),
+                "answer: Done.".to_owned(),
+            ];
+            assert_eq!(all(world.delegate("d1", "go")).await, expected, "ids: {request_ids}, stream: {}", !no_events);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_next_approval_takes_back_the_one_before_it() {
+    // Without ids, and before the status was looked at: a decision would go to the newer one.
+    let asks =
+        |command: &str| Step::Approval { command: command.into(), description: "why".into(), denied: "No.".into() };
+    let build = Build { request_ids: false, ..Build::default() };
+    let faults = Faults { approval_ms: Some(50), ..Faults::default() };
+    let jobs = vec![vec![asks("ls"), asks("rm -rf build"), complete("Done.")]];
+    let world = world_with(Options { jobs, build, faults, ..Options::default() }, |patience| {
+        patience.quiet = Duration::from_secs(60);
+        patience.stall = Duration::from_secs(120);
+    });
+    assert_eq!(
+        all(world.await.delegate("d1", "go")).await,
+        [
+            "started",
+            "asks without id: ls (why)",
+            "decided without id",
+            "asks without id: rm -rf build (why)",
+            "answer: Done."
+        ]
+    );
 }
 
 #[test]

@@ -107,6 +107,9 @@ fn word(update: Update) -> String {
             let id = if approval.request_id.is_some() { "with id" } else { "without id" };
             format!("asks {id}: {} ({})", approval.command, approval.description)
         }
+        Update::Progress(_, Progress::Decided(id)) => {
+            format!("decided {}", if id.is_some() { "with id" } else { "without id" })
+        }
         Update::Ended(Ending::Completed(text)) => format!("answer: {text}"),
         Update::Ended(Ending::Ended { reason, error }) => format!("{reason}: {error}"),
         Update::Ended(Ending::Lost(why)) => format!("lost: {why}"),

@@ -234,6 +234,8 @@ class Page {
       case 'session.delegation.created':
         call.idle.active(now);
         return this.delegations.created(event);
+      case 'session.commentary.appended':
+        return this.delegations.appended(event.client_event_id);
       case 'error':
         // Never the end of the session. An answer that was refused is shown instead.
         return this.delegations.refused(event.error?.client_event_id);
@@ -273,9 +275,9 @@ class Page {
 
   // --- The work of Hermes
 
-  workDone({ text, tools, startedAt, spoken, failed }) {
-    // A failure has been said and has a notice of its own.
-    if (failed && spoken) return;
+  workDone({ text, tools, startedAt, spoken, failed, again }) {
+    // A failure has been said and has a notice of its own; what is said once more stands here already.
+    if ((failed || again) && spoken) return;
     this.transcript.note({ text, spoken, tools: tools.map((tool) => tool.label), ms: Date.now() - startedAt });
     this.call?.idle.active(Date.now());
     if (!spoken) {
@@ -541,6 +543,8 @@ class Call {
     try {
       await peer.setLocalDescription();
       await gathered(peer);
+      // Hung up meanwhile: a session would be billed.
+      if (this.peer !== peer) return;
       const { sdp } = await this.server.session(peer.localDescription.sdp, this.page.history(), this.page.voice());
       if (this.peer !== peer) return;
       await peer.setRemoteDescription({ type: 'answer', sdp });
@@ -677,7 +681,7 @@ class Call {
 }
 
 /** The routes of our own server. The token goes in a header, never in a URL. */
-class Server {
+export class Server {
   constructor(token) {
     this.token = token;
   }
@@ -692,8 +696,10 @@ class Server {
   }
 
   async *delegate(session, lines, signal) {
-    const body = { hermes_session: session, lines };
-    const response = await this.ask('POST', 'delegate', body, { limit: null, signal, refused: 'hermes' });
+    // A browser may send a request again whose connection broke: by its name it is then run once.
+    const body = { hermes_session: session, lines, delegation_id: crypto.randomUUID() };
+    const answer = this.ask('POST', 'delegate', body, { limit: null, signal, refused: 'hermes' });
+    const response = await within(answer, RUN_START_LIMIT_MS, () => new Failure('cut'));
     yield* ndjson(response.body);
   }
 
@@ -717,6 +723,8 @@ class Server {
     const { status } = response;
     if (status === 401) throw new Failure('token', { status });
     if (path === 'approve' && (status === 404 || status === 409)) throw new Failure('decided', { status });
+    // It was sent twice, and the first one goes on.
+    if (path === 'delegate' && status === 409) throw new Failure('cut', { status });
     const answer = await complaint(response);
     throw new Failure(refused, { ...answer, passing: (answer.status ?? status) >= 500 });
   }
@@ -787,6 +795,8 @@ export class Delegations {
   constructor(page) {
     this.page = page;
     this.job = null;
+    /** A request that is not whole yet. Only when it is, it takes the place of the job. */
+    this.next = null;
     this.session = null;
     this.calling = false;
     this.seen = new Set();
@@ -813,11 +823,21 @@ export class Delegations {
     const { held } = this;
     this.held = null;
     if (held) this.say(held.job, held.text);
+    // This session does not know that anything is wanted.
+    for (const asked of this.approvals) this.page.append('commentary', null, asking(asked.description));
   }
 
-  /** The session is lost and another will come: what Hermes answers meanwhile is kept for it. */
+  /**
+   * The session is lost and another will come: what Hermes answers meanwhile is kept for it, and what the lost one was told at
+   * the last and has not confirmed.
+   */
   pause() {
     this.session = null;
+    const unsure = [...this.sent.values()].filter(({ sentAt }) => Date.now() - sentAt < UNSURE_MS);
+    this.sent.clear();
+    if (unsure.length === 0 || this.job || this.held) return;
+    this.job = { ...unsure[0], again: true };
+    this.held = { job: this.job, text: unsure.map(({ text }) => text).join(' ') };
   }
 
   /** The call is over. A run goes on and its answer is shown; a request that is not made yet is not made any more. */
@@ -826,7 +846,7 @@ export class Delegations {
     this.calling = false;
     const { held } = this;
     this.held = null;
-    if (this.job && !this.job.startedAt) this.abandon();
+    this.next = null;
     if (held) this.say(held.job, held.text);
   }
 
@@ -834,6 +854,7 @@ export class Delegations {
   abandon() {
     this.job?.reading.abort();
     this.job = null;
+    this.next = null;
     this.held = null;
     this.page.changed();
   }
@@ -843,21 +864,24 @@ export class Delegations {
     const { id, target } = event.delegation ?? {};
     if (typeof id !== 'string' || (target ?? 'client') !== 'client' || !this.session || this.seen.has(id)) return;
     this.seen.add(id);
-    this.abandon();
     const now = Date.now();
     const offset = Number.isFinite(event.offset_ms) ? event.offset_ms : Infinity;
     const job = {
       id, session: this.session, offset, createdAt: now, heardAt: now, reading: new AbortController(),
       startedAt: 0, tools: [], approvals: [], text: '', toldAt: 0, over: false, failed: false,
     };
-    this.job = job;
+    // Without a new word it may come to nothing: then the job goes on.
+    if (this.page.request(offset, now)) this.abandon();
+    this.next = job;
     const request = await this.settled(job);
-    if (this.job !== job) return;
+    if (this.next !== job) return;
+    this.next = null;
     if (!request) {
-      this.job = null;
       this.page.append('commentary', this.idFor(job), REPEAT_PLEASE);
       return;
     }
+    this.abandon();
+    this.job = job;
     request.use();
     job.startedAt = Date.now();
     this.page.changed();
@@ -867,8 +891,13 @@ export class Delegations {
 
   /** Takes a piece of what the user said. */
   heard(event) {
-    const job = this.job;
-    if (job && !job.startedAt && !(event.start_ms > job.offset)) job.heardAt = Date.now();
+    const job = this.next;
+    if (job && !(event.start_ms > job.offset)) job.heardAt = Date.now();
+  }
+
+  /** Takes the service's word that it has an append: the one of this id, without an id the oldest. */
+  appended(eventId) {
+    this.sent.delete(this.sent.has(eventId) ? eventId : this.sent.keys().next().value);
   }
 
   /** Takes the refusal of an append: what could not be said is shown. */
@@ -898,7 +927,7 @@ export class Delegations {
       const quiet = Math.max(job.createdAt + SETTLE.leastMs, job.heardAt + SETTLE.quietMs);
       if (now >= (request ? Math.min(latest, quiet) : latest)) return request;
       await pause(SETTLE.stepMs);
-      if (this.job !== job) return null;
+      if (this.next !== job) return null;
     }
   }
 
@@ -910,6 +939,8 @@ export class Delegations {
       }
       if (this.job === job) this.finish(job, 'The answer was cut off.');
     } catch (error) {
+      // It may be a limit that was reached: then the request is still open.
+      job.reading.abort();
       if (this.job !== job) return;
       const failure = error instanceof Failure ? error : new Failure('cut', { cause: error });
       job.failed = job.text === '';
@@ -925,10 +956,17 @@ export class Delegations {
         this.tool(job, String(line.label ?? 'a tool'), line.status);
         break;
       case 'approval':
-        if (job.approvals.length < APPROVALS_LIMIT) job.approvals.push({ ...line });
+        if (job.approvals.length >= APPROVALS_LIMIT || job.approvals.some((asked) => sameApproval(asked, line))) return false;
+        job.approvals.push({ ...line });
         // In words, without the command: it is on the screen.
         this.page.append('commentary', this.idFor(job), asking(line.description));
         break;
+      case 'decided': {
+        // Elsewhere, or its time ran out. Without an id it is the one that has waited longest.
+        const over = job.approvals.findIndex((asked) => !line.request_id || asked.request_id === line.request_id);
+        if (over >= 0) job.approvals.splice(over, 1);
+        break;
+      }
       case 'delta':
         job.text = (job.text + String(line.text ?? '')).slice(0, ANSWER_LIMIT);
         return false;
@@ -972,7 +1010,9 @@ export class Delegations {
   /** Has an answer said, after the user's turn; without a session it is shown. Never an answer that is out of date. */
   async say(job, text) {
     const limit = Date.now() + TURN_LIMIT_MS;
-    while (this.session && this.page.talking() && Date.now() < limit && this.job === job) await pause(SETTLE.stepMs);
+    // A newer request that is not whole yet may make it one that is out of date.
+    const waits = () => this.next !== null || (this.session && this.page.talking() && Date.now() < limit);
+    while (waits() && this.job === job) await pause(SETTLE.stepMs);
     if (this.job !== job) return;
     if (!this.session && this.calling) {
       this.held = { job, text };
@@ -982,7 +1022,7 @@ export class Delegations {
     const whole = pieces(text);
     const sent = whole.map((piece) => this.page.append('commentary', this.idFor(job), piece));
     const unsaid = whole.filter((_, n) => sent[n] === null);
-    sent.forEach((id, n) => { if (id !== null) this.sent.set(id, { ...job, text: whole[n] }); });
+    sent.forEach((id, n) => { if (id !== null) this.sent.set(id, { ...job, text: whole[n], sentAt: Date.now() }); });
     this.page.done({ ...job, text: unsaid.length ? unsaid.join('') : text, spoken: unsaid.length === 0 });
   }
 
@@ -1139,14 +1179,17 @@ export function pieces(text, limit = APPEND_BYTES) {
   return [...whole, piece].map((part) => part.trim()).filter(Boolean);
 }
 
-/** The JSON values of a byte stream of lines, cut anywhere. Empty lines are nothing; one that is no JSON is an error. */
+/**
+ * The JSON values of a byte stream of lines, cut anywhere. Empty lines are nothing, and come every 15 s: a stream without any is
+ * dead. One that is no JSON is an error.
+ */
 export async function* ndjson(stream) {
   const reader = stream.getReader();
   const decoder = new TextDecoder();
   let rest = '';
   try {
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await within(reader.read(), SILENCE_LIMIT_MS, () => new Failure('cut'));
       rest += done ? decoder.decode() : decoder.decode(value, { stream: true });
       const lines = rest.split('\n');
       rest = done ? '' : lines.pop();
@@ -1325,6 +1368,11 @@ export function cut(text, length) {
   return text.length <= length ? text : text.slice(0, length).replace(/[\ud800-\udbff]$/, '');
 }
 
+function sameApproval(one, other) {
+  if (one.request_id || other.request_id) return one.request_id === other.request_id;
+  return one.command === other.command && one.description === other.description;
+}
+
 function asking(description) {
   const what = cut(String(description || 'to run a command'), 300);
   return `Hermes needs the user's approval before it goes on: ${what}. The user can answer on the screen.`;
@@ -1419,6 +1467,8 @@ const APPROVALS_LIMIT = 10;
 const TELL_MS = 3_000;
 /** A run that is still going on is mentioned once, after this. */
 const REMARK_MS = 25_000;
+/** A way that is lost has not carried anything for so long: some seconds of weakness, and what came before it was noticed. */
+const UNSURE_MS = 15_000;
 /** The user's turn is over when no words came for this long; an answer waits for it no longer than the limit. */
 const TURN_QUIET_MS = 1_200;
 const TURN_LIMIT_MS = 6_000;
@@ -1429,6 +1479,10 @@ const IDLE_WARNING_S = 20;
 /** Our server answers at once; a session takes as long as the service does. */
 const ANSWER_LIMIT_MS = 20_000;
 const SESSION_LIMIT_MS = 40_000;
+/** A run begins when the one before it has stopped and Hermes has taken it, which it may refuse for a while. */
+export const RUN_START_LIMIT_MS = 120_000;
+/** Three of the server's empty lines. */
+const SILENCE_LIMIT_MS = 45_000;
 /** From the service's answer to `session.started`. */
 const START_LIMIT_MS = 15_000;
 /** Candidates of this machine are there in a few ms; a slow resolver is not waited for. */

@@ -103,6 +103,8 @@ pub struct Faults {
     pub no_events: bool,
     /// Approvals stand in the status only (case 65).
     pub silent_approvals: bool,
+    /// An approval that nobody decides on for so many ms is over without a word, and the run goes on.
+    pub approval_ms: Option<u64>,
     /// The status of a run is not known.
     pub no_status: bool,
     /// From a stop to `run.cancelled`, in ms.
@@ -121,6 +123,7 @@ impl Default for Faults {
             mute_after: None,
             no_events: false,
             silent_approvals: false,
+            approval_ms: None,
             no_status: false,
             stop_ms: 100,
             stop_answer_ms: 0,

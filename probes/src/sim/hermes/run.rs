@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::options::{Options, Step};
 use super::record::{Decision, Runs};
@@ -88,11 +88,15 @@ impl Task {
         if !self.options.faults.silent_approvals {
             self.tell(asked);
         }
-        let decision = self.decisions.recv().await;
+        let decision = match self.options.faults.approval_ms {
+            Some(ms) => timeout(Duration::from_millis(ms), self.decisions.recv()).await,
+            None => Ok(self.decisions.recv().await),
+        };
         self.runs.with(&self.id, |entry| {
             entry.run.status = "running";
             entry.run.approval = None;
         });
+        let Ok(decision) = decision else { return true };
         // The senders are in the record for as long as the run is.
         let Some(decision) = decision else { return false };
         let mut told = json!({"event": "approval.responded", "choice": decision.choice, "resolved": 1});

@@ -55,7 +55,7 @@ impl Caller {
         let start = Start { engine: EngineKind::GptLive, fields: fields.as_object().unwrap().clone() };
         let session = session_request(session::Dialect::B, &start, None, None).session;
         let sign_in = ChatGpt { access_token: Secret::new("token"), account_id: Secret::new("account") };
-        let http = openai::http_client().unwrap();
+        let http = openai::http_client(["http://localhost"]).unwrap();
         let answer = openai::create_with_chatgpt(&http, &simulator.url(), &sign_in, &session, &offer).await.unwrap();
         peer.accept(&answer).await.unwrap();
         Self::new(peer)
