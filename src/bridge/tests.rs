@@ -545,6 +545,39 @@ async fn end_is_answered_at_once_and_another_call_may_follow() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_task_is_left_of_a_thousand_starts() {
+    const STARTS: usize = 1_000;
+    let (plans, handles) = (0..STARTS).map(|_| Plan::new()).unzip::<_, _, Vec<_>, Vec<_>>();
+    let mut host = Host::new(plans).await;
+    let mut watch = host.watch().await;
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    for (n, mut engine) in handles.into_iter().enumerate() {
+        watch.start(&host).await;
+        assert_eq!(engine.heard.recv().await, Some(Heard::Started(EngineKind::Grok)));
+        assert_eq!(watch.hears(&mut host).await.1["type"], "started");
+        // By a Watch that leaves, by the Watch, by the engine. A grant has 32 streams.
+        if n % 50 == 49 {
+            host.relay_says(&[0, 2]).await;
+            assert_eq!(host.line("watch").await["state"], "gone");
+            watch = host.watch().await;
+            continue;
+        }
+        let reason = if n % 2 == 0 {
+            watch.control(&host, json!({"type": "end"})).await;
+            "ended"
+        } else {
+            engine.steps.send(Step::End("The engine hung up.")).unwrap();
+            "The engine hung up."
+        };
+        watch.hears_ended(&mut host, reason).await;
+        host.line("ended").await;
+    }
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(tasks(), before);
+}
+
+#[tokio::test(start_paused = true)]
 async fn end_while_the_engine_starts() {
     let (mut plans, [mut engine]) = plans();
     plans[0].start_takes = Duration::from_secs(10);

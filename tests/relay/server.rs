@@ -139,3 +139,59 @@ async fn it_stops_in_time_whatever_its_clients_do() {
     assert!(took < Duration::from_secs(5), "{took:?}");
     assert!(TcpStream::connect(address).await.is_err());
 }
+
+#[test]
+fn no_task_is_left_of_streams_and_requests_that_are_over() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (relays, clients) = (runtime(), runtime());
+    let many = 1_000_000;
+    let limits = Limits {
+        connect_rate: many,
+        grant_rate: many,
+        host_address_rate: many,
+        poll_rate: many,
+        watch_address_rate: many,
+        ..Limits::default()
+    };
+    let relay = relays.block_on(relay_with(limits));
+    let tasks = || relays.metrics().num_alive_tasks();
+    let settled = |wanted: usize| {
+        let end = std::time::Instant::now() + LIMIT;
+        while tasks() > wanted && std::time::Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        tasks()
+    };
+    let before = tasks();
+    for _ in 0..10 {
+        clients.block_on(async {
+            let grant = relay.grant().await;
+            let mut host = relay.host(&grant).await;
+            for n in 0..10 {
+                let mut watch = relay.watch(&grant).await;
+                assert_eq!(host.binary().await, [0, 1]);
+                watch.send(&[1; 40]).await;
+                assert_eq!(host.binary().await, [1; 40]);
+                // In order, by a connection that breaks, and with one beside it that is turned away.
+                match n % 3 {
+                    0 => watch.leave().await,
+                    1 => drop(watch),
+                    _ => {
+                        assert_eq!(relay.join(&grant, "host", WATCH).await.unwrap_err().0, 401);
+                        drop(watch);
+                    }
+                }
+                assert_eq!(host.binary().await, [0, 2]);
+            }
+            // A poll that is given up, and a connection that says half of what it wants.
+            let poll = timeout(Duration::from_millis(5), relay.poll(&grant, 20_000)).await;
+            assert!(poll.is_err());
+            TcpStream::connect(relay.address()).await.unwrap().write_all(b"GET /v1/wa").await.unwrap();
+            assert_eq!(relay.delete(&grant, HOST).await, 204);
+        });
+    }
+    assert!(tasks() < 10 * 10, "streams that are over hold tasks: {}", tasks());
+    // With the clients go the connections that they keep for later.
+    drop(clients);
+    assert_eq!(settled(before), before);
+}
