@@ -5,6 +5,7 @@ pub mod bridge;
 pub mod cli;
 pub mod descriptors;
 mod dial;
+mod disk;
 pub mod doctor;
 pub mod engine;
 #[cfg(any(test, fuzzing))]

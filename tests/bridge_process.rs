@@ -294,6 +294,57 @@ async fn case_55_58_a_call_with_every_word_logged_shows_none() {
     world.relay.shutdown().await;
 }
 
+/// A file on a disk that does not answer, as far as a reader can tell: a pipe that nobody writes to.
+fn hanging_file(path: &Path) {
+    let made = std::process::Command::new("mkfifo").arg(path).status().unwrap();
+    assert!(made.success());
+}
+
+#[tokio::test]
+async fn a_configuration_on_a_disk_that_hangs_holds_no_end_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("config.json");
+    hanging_file(&config);
+    let args = ["bridge", "--config", config.to_str().unwrap()];
+    let told = Bridge::spawn(&args);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let id = told.child.id().unwrap().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    let begun = Instant::now();
+    assert_eq!(told.exit().await.0, Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(4), "SIGTERM is heeded");
+
+    let (code, stderr) = Bridge::spawn(&args).exit().await;
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("does not answer; see to the disk"), "{stderr}");
+}
+
+#[tokio::test]
+async fn a_key_on_a_disk_that_hangs_is_an_error_for_the_watch_and_holds_nothing_up() {
+    let world = World::new().await;
+    let grant = world.grant().await;
+    let (config, key) = (world.dir.path().join("config.json"), world.dir.path().join("key"));
+    hanging_file(&key);
+    std::fs::write(&config, json!({"grok": {"api_key_file": key}}).to_string()).unwrap();
+    let mut bridge = Bridge::spawn(&["bridge", "--config", config.to_str().unwrap()]);
+    bridge.connect(&world.open(&grant)).await;
+    let mut watch = world.watch(&grant).await;
+    watch.start().await;
+    assert_eq!(watch.hears_control("error").await["code"], "failed");
+    assert_eq!(watch.hears_control("ended").await["reason"], "error");
+    assert_eq!(bridge.line("ended").await["reason"], "error");
+
+    // And in the middle of it.
+    watch.start().await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let begun = Instant::now();
+    bridge.say(&json!({"type": "stop"})).await;
+    assert_eq!(bridge.line("closed").await["reason"], "The host ended the call.");
+    assert_eq!(bridge.exit().await.0, Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(6));
+    world.relay.shutdown().await;
+}
+
 #[tokio::test]
 async fn case_57_end_of_input_ends_the_call() {
     let world = World::new().await;

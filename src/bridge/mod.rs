@@ -102,8 +102,8 @@ struct Bridge {
     clocks: Clocks,
 
     parent: Parent,
-    /// The parent closed its end, or does not read.
-    parent_lost: bool,
+    /// Why it has to end: the parent closed its end or does not read, or the grant cannot be kept from others.
+    over: Option<&'static str>,
 
     link: Link,
     /// Where the present connection takes messages, if there is one.
@@ -162,7 +162,7 @@ impl Bridge {
             stats: setup.stats,
             clocks: Clocks::new(setup.wall_clock),
             parent,
-            parent_lost: false,
+            over: None,
             link,
             connection: None,
             pace: Pace::new(Instant::now()),
@@ -221,7 +221,7 @@ impl Bridge {
             Input::Tick => self.on_tick(),
             Input::Expired => return Ending::over(EXPIRED),
         }
-        if self.parent_lost { Ending::over(STOPPED) } else { None }
+        self.over.and_then(Ending::over)
     }
 
     // The relay, and the Watch behind it.
@@ -286,7 +286,9 @@ impl Bridge {
                 return;
             }
         };
-        self.mark_grant();
+        if !self.mark_grant() {
+            return;
+        }
         if hello.version == seal::VERSION {
             self.drop_stream("The Watch connected again.");
             self.stream = Some(stream);
@@ -302,14 +304,19 @@ impl Bridge {
         }
     }
 
-    /// From the first stream on, no other process may have this grant: its keys would repeat nonces.
-    fn mark_grant(&mut self) {
+    /// From the first stream on, no other process may have this grant: its keys would repeat nonces. False when that cannot be
+    /// made sure of; then nothing may be sealed.
+    fn mark_grant(&mut self) -> bool {
         if !self.marked {
             match self.lock.mark_used() {
                 Ok(()) => self.marked = true,
-                Err(error) => tracing::warn!(%error, "the grant's lock file cannot be marked"),
+                Err(error) => {
+                    tracing::error!(%error, "the grant's lock file cannot be marked");
+                    self.over = Some(UNMARKED);
+                }
             }
         }
+        self.marked
     }
 
     /// Nothing more goes to the stream; its call ends without a word to the Watch.
@@ -536,7 +543,9 @@ impl Bridge {
 
     /// Writes one line; a parent that does not read them has left.
     fn say(&mut self, line: &Value) {
-        self.parent_lost |= self.parent.writer.send(line).is_err();
+        if self.parent.writer.send(line).is_err() {
+            self.over = Some(STOPPED);
+        }
     }
 
     fn on_tick(&mut self) {
@@ -671,6 +680,9 @@ impl Clocks {
 
 /// What the Watch and the parent are told when the parent ends the call or goes.
 const STOPPED: &str = "The host ended the call.";
+
+/// And when the disk does not take the mark that a grant is used.
+const UNMARKED: &str = "The host cannot write to its disk.";
 
 /// And when the grant's time is up.
 const EXPIRED: &str = "The call's time is over.";

@@ -2,8 +2,8 @@
 //! each grant, so that a grant goes to one process, once (`plugin-stdio.md`).
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -78,16 +78,21 @@ impl Slots {
     /// When another process has it or took streams on it, or the folder does not work.
     pub fn take_grant(&self, grant: &GrantId) -> Result<GrantLock, GrantLockError> {
         self.forget_old_grants();
-        let name: String = Sha256::digest(grant.as_str()).iter().map(|byte| format!("{byte:02x}")).collect();
-        let mut file = lock_file(&self.dir.join(format!("{GRANT_PREFIX}{name}.lock")))?;
+        let mut file = lock_file(&grant_path(&self.dir, grant))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(GrantLockError::Taken),
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }
-        let mut mark = String::new();
-        file.read_to_string(&mut mark)?;
-        if mark.is_empty() { Ok(GrantLock { file }) } else { Err(GrantLockError::Taken) }
+        let mut mark = Vec::new();
+        (&mut file).take(USED.len() as u64).read_to_end(&mut mark)?;
+        if mark == USED {
+            return Err(GrantLockError::Taken);
+        }
+        // Room for the mark, as long as there is any: a disk that is full when the first stream comes must not let another
+        // process have the grant.
+        file.write_all_at(UNUSED, 0)?;
+        Ok(GrantLock { file })
     }
 
     /// Removes what is left of grants that are long over. Best effort: the next process tries again.
@@ -170,13 +175,18 @@ impl GrantLock {
     ///
     /// # Errors
     /// When the note cannot be written.
-    pub fn mark_used(&mut self) -> io::Result<()> {
-        self.file.write_all(b"used\n")
+    pub fn mark_used(&self) -> io::Result<()> {
+        self.file.write_all_at(USED, 0)
     }
 }
 
 fn slot_path(dir: &Path, n: usize) -> PathBuf {
     dir.join(format!("slot-{n}.lock"))
+}
+
+fn grant_path(dir: &Path, grant: &GrantId) -> PathBuf {
+    let name: String = Sha256::digest(grant.as_str()).iter().map(|byte| format!("{byte:02x}")).collect();
+    dir.join(format!("{GRANT_PREFIX}{name}.lock"))
 }
 
 fn lock_file(path: &Path) -> io::Result<File> {
@@ -194,6 +204,10 @@ fn default_dir() -> PathBuf {
 /// `watch-audio.md`: 4 running sessions per host.
 pub const DEFAULT_SLOTS: usize = 4;
 
+/// What is in a grant's lock file: of one length.
+const UNUSED: &[u8] = b"idle\n";
+const USED: &[u8] = b"used\n";
+
 /// The lock files of grants start with this.
 const GRANT_PREFIX: &str = "grant-";
 
@@ -201,8 +215,16 @@ const GRANT_PREFIX: &str = "grant-";
 const GRANT_MEMORY: Duration = Duration::from_secs(3_600);
 
 #[cfg(test)]
+impl GrantLock {
+    /// One on a disk that takes nothing any more.
+    pub(super) fn on_a_full_disk() -> Self {
+        Self { file: File::open("/dev/null").unwrap() }
+    }
+}
+
+#[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;
 
@@ -231,10 +253,34 @@ mod tests {
         assert!(matches!(slots.take_grant(&grant), Err(GrantLockError::Taken)));
         assert!(slots.take_grant(&GrantId::random()).is_ok());
         drop(held);
-        let mut held = slots.take_grant(&grant).expect("no stream was taken");
+        let held = slots.take_grant(&grant).expect("no stream was taken");
         held.mark_used().unwrap();
         drop(held);
         assert!(matches!(slots.take_grant(&grant), Err(GrantLockError::Taken)));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn case_52_a_grant_that_could_not_be_marked_is_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let slots = Slots::open(Some(dir.path().into()), 4).unwrap();
+        let grant = GrantId::random();
+        symlink("/dev/full", grant_path(dir.path(), &grant)).unwrap();
+        assert!(
+            matches!(slots.take_grant(&grant), Err(GrantLockError::Io(error)) if error.kind() == io::ErrorKind::StorageFull)
+        );
+    }
+
+    #[test]
+    fn case_52_the_mark_needs_no_more_room_than_was_taken_with_the_grant() {
+        let dir = tempfile::tempdir().unwrap();
+        let slots = Slots::open(Some(dir.path().into()), 4).unwrap();
+        let grant = GrantId::random();
+        let held = slots.take_grant(&grant).unwrap();
+        let size = || fs::metadata(grant_path(dir.path(), &grant)).unwrap().len();
+        let before = size();
+        held.mark_used().unwrap();
+        assert_eq!(size(), before);
     }
 
     #[test]
@@ -245,10 +291,7 @@ mod tests {
         for grant in [&old, &new] {
             slots.take_grant(grant).unwrap().mark_used().unwrap();
         }
-        let path = |grant: &GrantId| {
-            let name: String = Sha256::digest(grant.as_str()).iter().map(|byte| format!("{byte:02x}")).collect();
-            dir.path().join(format!("grant-{name}.lock"))
-        };
+        let path = |grant: &GrantId| grant_path(dir.path(), grant);
         let hours_ago = SystemTime::now() - Duration::from_secs(7_200);
         File::options().write(true).open(path(&old)).unwrap().set_modified(hours_ago).unwrap();
         assert!(slots.take_grant(&GrantId::random()).is_ok());

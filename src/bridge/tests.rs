@@ -390,6 +390,17 @@ async fn case_51_a_hello_takes_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn case_52_a_grant_that_cannot_be_marked_is_not_used() {
+    let mut host = Host::with([], |setup| setup.lock = super::slots::GrantLock::on_a_full_disk()).await;
+    let begun = Instant::now();
+    let _watch = host.watch().await;
+    assert_eq!(host.line("closed").await["reason"], "The host cannot write to its disk.");
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert!(host.from_host.recv().await.is_none(), "nothing was sealed");
+    assert_eq!(host.exit().await, Exit::Over);
+}
+
+#[tokio::test(start_paused = true)]
 async fn case_54_what_does_not_open_is_dropped_and_counted() {
     let (plans, [mut engine]) = plans();
     let mut host = Host::new(plans).await;

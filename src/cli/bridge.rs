@@ -12,6 +12,7 @@ use super::{BAD_INPUT, FAULT, REFUSED};
 use crate::bridge::link::{Link, Target, TargetError};
 use crate::bridge::slots::{DEFAULT_SLOTS, GrantLockError, Slots};
 use crate::bridge::{self, Exit, Parent, Setup};
+use crate::disk;
 use crate::engine::{EngineConfig, EngineKind};
 use crate::log;
 use crate::parent::lines::{self, BadLine, FromParent, Open, Writer};
@@ -43,6 +44,8 @@ enum SetupError {
     Lock(#[from] GrantLockError),
     #[error("the folder of the slots cannot be used: {0}")]
     Slots(std::io::Error),
+    #[error("{path} does not answer; see to the disk that it is on", path = .0.display())]
+    Disk(PathBuf),
     #[error("stdio cannot be used: {0}")]
     Stdio(std::io::Error),
 }
@@ -68,7 +71,16 @@ fn fail(error: &SetupError) -> ExitCode {
 async fn run_bridge(config: Option<PathBuf>) -> Result<Exit, SetupError> {
     let writer = Writer::new(take_stdout().map_err(SetupError::Stdio)?);
     let mut gone = Box::pin(told_to_end().map_err(SetupError::Stdio)?);
-    let files = config.map(|path| SignIns::read(&path)).transpose()?;
+    let files = match config {
+        Some(path) => {
+            let file = path.clone();
+            tokio::select! {
+                read = disk::away(move || SignIns::read(&file)) => Some(read.ok_or(SetupError::Disk(path))??),
+                () = &mut gone => return Ok(Exit::Over),
+            }
+        }
+        None => None,
+    };
 
     let mut lines = lines::read(std::io::stdin());
     let first = tokio::select! {

@@ -21,11 +21,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use url::Url;
+use zeroize::Zeroizing;
 
 use super::openai::{self, ChatGpt, CreateError};
 use super::session::{Dialect, SessionRequest, session_request};
 use super::{GptLiveAnswer, GrokAccess};
 use crate::address::keeps_secrets;
+use crate::disk;
 use crate::engine::{EngineKind, ErrorCode, Start, StartError};
 use crate::secret::{Secret, warn_if_shared};
 
@@ -147,7 +149,7 @@ impl SignIns {
             match (&config.api_key_file, &config.codex_file) {
                 (Some(file), _) => {
                     let base = config.url.as_deref().unwrap_or(OPENAI_URL);
-                    let key = read_key(file)?;
+                    let key = read_key(file).await?;
                     Ok(openai::create_with_key(&self.http, base, &key, &request.session, offer).await?)
                 }
                 (None, Some(file)) => self.with_codex(config, file, &request, offer).await,
@@ -168,14 +170,14 @@ impl SignIns {
         offer: &str,
     ) -> Result<String, StartError> {
         let base = config.url.as_deref().unwrap_or(CHATGPT_URL);
-        let codex = CodexFile::read(file)?;
+        let codex = CodexFile::read(file).await?;
         let sign_in = codex.sign_in()?;
         match openai::create_with_chatgpt(&self.http, base, &sign_in, &request.session, offer).await {
             Err(CreateError::Status(401)) => {}
             created => return Ok(created?),
         }
         // Someone else may have renewed it in the meantime: a refresh token works once.
-        let now = CodexFile::read(file)?;
+        let now = CodexFile::read(file).await?;
         let renewed = if now.sign_in()?.access_token.expose() == sign_in.access_token.expose() {
             let token_url = config.token_url.as_deref().unwrap_or(CODEX_TOKEN_URL);
             now.renew(&self.http, token_url).await?
@@ -185,11 +187,11 @@ impl SignIns {
         Ok(openai::create_with_chatgpt(&self.http, base, &renewed.sign_in()?, &request.session, offer).await?)
     }
 
-    pub(super) fn grok(&self, start: &Start) -> Result<GrokAccess, StartError> {
+    pub(super) async fn grok(&self, start: &Start) -> Result<GrokAccess, StartError> {
         let config = self.grok.as_ref().ok_or_else(no_sign_in)?;
         Ok(GrokAccess {
             url: config.url.clone().unwrap_or_else(|| XAI_URL.into()),
-            bearer: read_key(&config.api_key_file)?,
+            bearer: read_key(&config.api_key_file).await?,
             model: config.model.clone().unwrap_or_else(|| GROK_MODEL.into()),
             voice: start.text("voice").filter(|voice| !voice.is_empty()).unwrap_or(GROK_VOICE).into(),
         })
@@ -203,8 +205,8 @@ struct CodexFile {
 }
 
 impl CodexFile {
-    fn read(path: &Path) -> Result<Self, StartError> {
-        let text = read_secret(path)?;
+    async fn read(path: &Path) -> Result<Self, StartError> {
+        let text = read_secret(path).await?;
         let content = serde_json::from_str(text.expose()).map_err(|_| unusable_file(path, "is not JSON"))?;
         Ok(Self { path: path.into(), content })
     }
@@ -236,7 +238,9 @@ impl CodexFile {
                 self.content["tokens"][name] = token.clone();
             }
         }
-        if let Err(error) = write_private(&self.path, self.content.to_string().as_bytes()) {
+        let (path, content) = (self.path.clone(), Zeroizing::new(self.content.to_string()));
+        let written = disk::away(move || write_private(&path, content.as_bytes())).await;
+        if let Err(error) = written.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())) {
             tracing::warn!(path = %self.path.display(), %error, "the renewed sign-in cannot be written back");
         }
         Ok(self)
@@ -274,17 +278,22 @@ fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// A key alone in its file.
-fn read_key(path: &Path) -> Result<Secret, StartError> {
-    let text = read_secret(path)?;
+async fn read_key(path: &Path) -> Result<Secret, StartError> {
+    let text = read_secret(path).await?;
     match text.expose().trim() {
         "" => Err(unusable_file(path, "is empty")),
         key => Ok(Secret::new(key)),
     }
 }
 
-fn read_secret(path: &Path) -> Result<Secret, StartError> {
-    warn_if_shared(path);
-    fs::read_to_string(path).map(Secret::new).map_err(|_| unusable_file(path, "cannot be read"))
+async fn read_secret(path: &Path) -> Result<Secret, StartError> {
+    let file = path.to_owned();
+    let read = disk::away(move || {
+        warn_if_shared(&file);
+        fs::read_to_string(file)
+    });
+    let text = read.await.ok_or_else(|| unusable_file(path, "does not answer"))?;
+    text.map(Secret::new).map_err(|_| unusable_file(path, "cannot be read"))
 }
 
 /// The log names the file; the Watch is told no path.

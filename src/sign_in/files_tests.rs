@@ -193,17 +193,17 @@ async fn an_exchange_not_answered_in_30_s_is_unreachable() {
 /// `engines.md` 2.1: clients stop at 256 KiB.
 const MAX_SDP: usize = 256 * 1024;
 
-#[test]
-fn grok_takes_the_key_and_the_defaults() {
+#[tokio::test]
+async fn grok_takes_the_key_and_the_defaults() {
     let config = json!({"grok": {"api_key_file": "DIR/xai.key"}});
     let (_dir, sign_ins) = sign_ins(&[("xai.key", " xai-test\n")], config);
     let sign_ins = sign_ins.unwrap();
-    let access = sign_ins.grok(&start(EngineKind::Grok)).unwrap();
+    let access = sign_ins.grok(&start(EngineKind::Grok)).await.unwrap();
     assert_eq!(access.bearer.expose(), "xai-test");
     assert_eq!((access.url.as_str(), access.model.as_str()), ("wss://api.x.ai/v1/realtime", "grok-voice-latest"));
     assert_eq!(access.voice, "eve");
     let fields = Map::from_iter([("voice".to_owned(), json!("ara"))]);
-    assert_eq!(sign_ins.grok(&Start { engine: EngineKind::Grok, fields }).unwrap().voice, "ara");
+    assert_eq!(sign_ins.grok(&Start { engine: EngineKind::Grok, fields }).await.unwrap().voice, "ara");
     assert!(sign_ins.has(EngineKind::Grok) && !sign_ins.has(EngineKind::GptLive));
 }
 

@@ -81,7 +81,7 @@ impl SignIn {
     pub async fn grok(&self, start: &Start) -> Result<GrokAccess, StartError> {
         match self {
             Self::Plugin(desk) => desk.grok(start).await,
-            Self::Files(files) => files.grok(start),
+            Self::Files(files) => files.grok(start).await,
             #[cfg(test)]
             Self::Scripted(_) => panic!("a scripted engine signs in nowhere"),
         }
