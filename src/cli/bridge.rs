@@ -76,7 +76,7 @@ async fn run_bridge(config: Option<PathBuf>) -> Result<Exit, SetupError> {
             let file = path.clone();
             tokio::select! {
                 read = disk::away(move || SignIns::read(&file)) => Some(read.ok_or(SetupError::Disk(path))??),
-                () = &mut gone => return Ok(Exit::Over),
+                () = &mut gone => return Ok(given_up(writer).await),
             }
         }
         None => None,
@@ -90,12 +90,7 @@ async fn run_bridge(config: Option<PathBuf>) -> Result<Exit, SetupError> {
     let open = match first.transpose()? {
         Some(FromParent::Open(open)) => *open,
         // A parent that changed its mind.
-        None | Some(FromParent::Stop) => {
-            // It may be gone; then nobody reads this.
-            let _ = writer.send(&json!({"type": "closed", "reason": "The host ended the call."}));
-            writer.finish(LAST_LINE).await;
-            return Ok(Exit::Over);
-        }
+        None | Some(FromParent::Stop) => return Ok(given_up(writer).await),
         Some(_) => return Err(SetupError::NoOpen),
     };
 
@@ -111,6 +106,13 @@ async fn run_bridge(config: Option<PathBuf>) -> Result<Exit, SetupError> {
     let _ = writer.send(&json!({"type": "ready", "version": 1, "build": env!("CARGO_PKG_VERSION")}));
     let parent = Parent { lines, writer, clerk, gone };
     Ok(bridge::run(setup, Link::open(link), parent).await)
+}
+
+/// The parent is told, if it is still there.
+async fn given_up(writer: Writer) -> Exit {
+    let _ = writer.send(&json!({"type": "closed", "reason": "The host ended the call."}));
+    writer.finish(LAST_LINE).await;
+    Exit::Over
 }
 
 /// Checks the `open` line and takes the grant.
