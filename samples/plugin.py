@@ -1,8 +1,8 @@
 """The plugin's side of one Watch call, in plain asyncio: what a host has to do to use `watch-audio bridge`.
 
 It opens a grant at the relay, spawns one bridge for it, does GPT-Live's SDP exchange when the bridge asks (the key never
-enters the bridge), hands over Grok's bearer, passes every other line to the log, and closes the grant when the bridge is gone. Secrets go by files and stdin, never by
-arguments or environment.
+enters the bridge), hands over Grok's bearer, passes every other line to the log, and closes the grant when the bridge is
+gone, or when it is told to end itself. Secrets go by files and stdin, never by arguments or environment.
 
     python3 plugin.py --bridge watch-audio --relay https://relay.example --credential-file FILE
         --grant-out FILE [--openai-key-file FILE] [--xai-key-file FILE]
@@ -20,12 +20,14 @@ import json
 import os
 import pathlib
 import secrets
+import signal
 import sys
 import urllib.error
 import urllib.request
 
 TTL_S = 600
 EXCHANGE_S = 30  # the bridge gives up after 32 s
+ENDING_S = 10  # a bridge is gone within 5 s of its end of input
 MAX_LINE = (1 << 20) + 1  # the protocol's, and its newline
 
 
@@ -167,21 +169,52 @@ async def bridge(args, opening: dict) -> int:
             line = {"type": "session_failed", "id": request["id"], "code": code, "message": message}
         await say(line)
 
-    await say(opening)
     answers: set[asyncio.Task] = set()
-    while raw := await process.stdout.readline():
-        line = json.loads(raw)
-        if line["type"] == "session_request":
-            task = asyncio.create_task(answer(line))
-            answers.add(task)
-            task.add_done_callback(answers.discard)
-        else:
-            print(json.dumps(line), flush=True)
-        if line["type"] == "ended" and args.one_call:
-            await say({"type": "stop"})
-    for task in answers:
-        task.cancel()
+    try:
+        await say(opening)
+        while raw := await process.stdout.readline():
+            line = json.loads(raw)
+            if line["type"] == "session_request":
+                task = asyncio.create_task(answer(line))
+                answers.add(task)
+                task.add_done_callback(answers.discard)
+            else:
+                print(json.dumps(line), flush=True)
+            if line["type"] == "ended" and args.one_call:
+                await say({"type": "stop"})
+    finally:
+        for task in answers:
+            task.cancel()
+        # The end of its input is its end, if that has not come already.
+        process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), ENDING_S)
+        except TimeoutError:
+            process.kill()
     return await process.wait()
+
+
+async def until_told(args) -> int:
+    """The call, until SIGINT or SIGTERM: then it ends in order, with 128 and the signal's number."""
+    told: list[int] = []
+
+    def end(number: int) -> None:
+        told.append(number)
+        if len(told) == 1:
+            task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
+    task = asyncio.create_task(call(args))
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return 128 + told[0]
+    except urllib.error.HTTPError as error:
+        print(f"plugin: the relay refused the grant ({error.code}); look at the credential", file=sys.stderr)
+    except OSError as error:
+        print(f"plugin: {error}", file=sys.stderr)
+    return 1
 
 
 def main() -> int:
@@ -195,7 +228,7 @@ def main() -> int:
     parser.add_argument("--xai-key-file")
     parser.add_argument("--xai-url", default="wss://api.x.ai")
     parser.add_argument("--one-call", action="store_true", help="stop after the first call has ended")
-    return asyncio.run(call(parser.parse_args()))
+    return asyncio.run(until_told(parser.parse_args()))
 
 
 if __name__ == "__main__":

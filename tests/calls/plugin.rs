@@ -145,6 +145,36 @@ async fn plugin_py_holds_a_whole_call_with_gpt_live_dialect_a_and_with_grok() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn plugin_py_ends_in_order_when_it_is_told_to() {
+    let world = world("answer.wav", OPENAI_KEY).await;
+    let plugin = Plugin::start(&world).await;
+    let mut caller = Caller::start(&plugin.grant, EngineKind::Grok).await.unwrap();
+    caller.hears_speech(Duration::from_secs(1)).await;
+    let id = plugin.child.id().unwrap().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    assert_eq!(caller.hears_ended(SOON).await, "The host ended the call.");
+    let (code, told) = plugin.ends(&world).await;
+    assert_eq!(code, Some(128 + 15), "{told}");
+}
+
+#[tokio::test]
+async fn plugin_py_says_in_a_sentence_that_there_is_no_relay() {
+    let dir = tempfile::tempdir().unwrap();
+    let credential = dir.path().join("credential");
+    fs::write(&credential, CREDENTIAL).unwrap();
+    let output = Command::new("python3")
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/plugin.py"))
+        .args(["--relay", "http://127.0.0.1:1", "--grant-out", "grant.json", "--credential-file"])
+        .arg(credential)
+        .current_dir(&dir)
+        .output();
+    let output = timeout(SOON, output).await.unwrap().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains("Connection refused"), "{said}");
+}
+
 #[tokio::test]
 async fn plugin_py_tells_the_watch_what_was_refused() {
     let world = world("answer.wav", "another-key").await;
