@@ -37,6 +37,13 @@ pub struct BargeIn {
     pub last_old_played_ms: Option<i64>,
 }
 
+impl BargeIn {
+    /// What the time to the old reply's end counts from.
+    pub fn since(&self) -> &'static str {
+        if self.notice_ms.is_some() { "notice" } else { "barge-in" }
+    }
+}
+
 impl Figures {
     /// Works the figures out of a call's moments, of what was played, and of what arrived.
     pub fn of(moments: &[Moment], played: &Speech, arrived: &Speech) -> Self {

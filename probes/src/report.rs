@@ -37,7 +37,7 @@ pub fn text(outcome: &Outcome) -> String {
     step("answer to first speech", figures.answer_to_speech_ms);
     if let Some(barge_in) = &figures.barge_in {
         step("barge-in to the engine's notice", barge_in.notice_ms);
-        let from = if barge_in.notice_ms.is_some() { "notice" } else { "barge-in" };
+        let from = barge_in.since();
         step(&format!("{from} to last old audio come"), barge_in.last_old_arrived_ms);
         step(&format!("{from} to last old sound played"), barge_in.last_old_played_ms);
     }

@@ -111,7 +111,7 @@ impl Behind {
     pub fn setup(&self, listen: SocketAddr, config: Config, access_token: Option<Secret>) -> Result<Setup, UrlError> {
         Ok(Setup {
             listen,
-            config: Config { openai_url: self.gpt_live.url(), ..config },
+            config: Config { openai_url: self.gpt_live.url(), demonstration: true, ..config },
             hermes: Hermes::new(&self.hermes.url(), Secret::new(KEY))?,
             openai_key: Secret::new(KEY),
             access_token,

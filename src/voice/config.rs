@@ -25,6 +25,9 @@ pub struct Config {
     pub instructions: String,
     /// Replaces the voice service's address, for tests and proxies.
     pub openai_url: String,
+    /// Whether the services are simulated, so that the page says so. Not in the file.
+    #[serde(skip)]
+    pub demonstration: bool,
 }
 
 impl Default for Config {
@@ -36,6 +39,7 @@ impl Default for Config {
             glossary: Vec::new(),
             instructions: String::new(),
             openai_url: "https://api.openai.com".into(),
+            demonstration: false,
         }
     }
 }

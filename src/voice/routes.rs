@@ -114,8 +114,11 @@ async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
 
 /// `GET /config`.
 async fn config(State(desk): State<Shared>) -> Response {
-    let Config { model, voice, idle_seconds, .. } = &desk.config;
-    let config = json!({"model": model, "voice": voice, "voices": desk.voices, "idle_seconds": idle_seconds});
+    let Config { model, voice, idle_seconds, demonstration, .. } = &desk.config;
+    let mut config = json!({"model": model, "voice": voice, "voices": desk.voices, "idle_seconds": idle_seconds});
+    if *demonstration {
+        config["demonstration"] = true.into();
+    }
     answer(StatusCode::OK, &config)
 }
 

@@ -40,6 +40,7 @@ const over = (tab) => tab.page.evaluate(() => window.peers.every((peer) => peer.
 test('a whole call: greeted, heard, delegated, tools shown, the answer spoken and written', () => against({}, async (url) => {
   const tab = await Tab.open(asking, url, { reducedMotion: 'no-preference' });
   await tab.state('ready');
+  await tab.shown('demonstration');
   await tab.look('ready');
   await tab.call();
   await tab.caption('hello');

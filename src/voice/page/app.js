@@ -91,6 +91,8 @@ class Page {
       return this.fail(error);
     }
     $('token-form').hidden = true;
+    $('demonstration').hidden = !this.config.demonstration;
+    $('privacy').hidden = Boolean(this.config.demonstration);
     this.showVoices();
     this.show('ready', 'Ready');
     this.showCall();

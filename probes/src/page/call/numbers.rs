@@ -7,6 +7,7 @@ use watch_audio::engine::EngineKind;
 
 use super::delays;
 use crate::call::Outcome;
+use crate::figures::BargeIn;
 use crate::page::scale::number;
 use crate::page::{Cell, escape, table};
 use crate::timeline::What;
@@ -15,13 +16,14 @@ use crate::timeline::What;
 pub(super) fn steps(outcome: &Outcome) -> String {
     let figures = &outcome.figures;
     let barge_in = figures.barge_in.as_ref();
+    let to_last_old = format!("{} to the last old sound", barge_in.map_or("notice", BargeIn::since));
     let mut html = String::new();
     for (name, ms) in [
         ("question end to first speech", figures.question_to_speech_ms),
         ("delegation to answer", figures.delegation_to_answer_ms),
         ("answer to first speech", figures.answer_to_speech_ms),
         ("barge-in to the engine’s notice", barge_in.and_then(|barge_in| barge_in.notice_ms)),
-        ("notice to the last old sound", barge_in.and_then(|barge_in| barge_in.last_old_played_ms)),
+        (&*to_last_old, barge_in.and_then(|barge_in| barge_in.last_old_played_ms)),
     ] {
         if let Some(ms) = ms {
             let _ = writeln!(html, "<div><dt>{name}</dt><dd>{} <small>ms</small></dd></div>", number(ms as f64));
@@ -60,14 +62,16 @@ fn watch(outcome: &Outcome) -> String {
     let figures = &outcome.figures;
     let ms = |ms: Option<i64>| ms.map(|ms| format!("{} ms", number(ms as f64)));
     let barge_in = figures.barge_in.as_ref();
+    let since = barge_in.map_or("notice", BargeIn::since);
+    let (come, played) = (format!("{since} to last old audio come"), format!("{since} to last old sound played"));
     let rows = [
         ("question end to heard", ms(figures.question_to_heard_ms)),
         ("question end to first speech", ms(figures.question_to_speech_ms)),
         ("delegation to answer", ms(figures.delegation_to_answer_ms)),
         ("answer to first speech", ms(figures.answer_to_speech_ms)),
         ("barge-in to the engine’s notice", ms(barge_in.and_then(|barge_in| barge_in.notice_ms))),
-        ("last old audio come", ms(barge_in.and_then(|barge_in| barge_in.last_old_arrived_ms))),
-        ("last old sound played", ms(barge_in.and_then(|barge_in| barge_in.last_old_played_ms))),
+        (&*come, ms(barge_in.and_then(|barge_in| barge_in.last_old_arrived_ms))),
+        (&*played, ms(barge_in.and_then(|barge_in| barge_in.last_old_played_ms))),
         ("speech played", Some(format!("{} s", seconds(figures.speech_ms.unsigned_abs())))),
         ("audio from the engine", Some(format!("{} s", seconds(outcome.received_ms)))),
         ("microphone audio sent", Some(format!("{} s", seconds(outcome.sent_ms)))),

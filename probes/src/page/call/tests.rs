@@ -4,7 +4,7 @@ use serde_json::{Map, json};
 
 use super::*;
 use crate::arrivals::Arrivals;
-use crate::figures::Figures;
+use crate::figures::{BargeIn, Figures};
 use crate::host::Engines;
 use crate::page::tests::well_formed;
 use crate::playout::RATE;
@@ -158,6 +158,19 @@ fn the_figures_are_in_tables() {
     assert!(html.contains(&behind), "{html}");
     // Of a stream ahead of real time, nothing is behind.
     assert!(!super::html(&whole(Verdict::Done), &about(EngineKind::Grok)).contains("behind real time"));
+}
+
+#[test]
+fn a_barge_in_counts_from_the_notice_where_there_is_one() {
+    for (notice_ms, since) in [(Some(40), "notice"), (None, "barge-in")] {
+        let mut outcome = whole(Verdict::Done);
+        outcome.figures.barge_in =
+            Some(BargeIn { at_ms: 1_600, notice_ms, last_old_arrived_ms: Some(10), last_old_played_ms: Some(20) });
+        let html = html(&outcome, &about(EngineKind::GptLive));
+        for words in ["the last old sound<", "last old audio come<", "last old sound played<"] {
+            assert!(html.contains(&format!(">{since} to {words}")), "{since} to {words}");
+        }
+    }
 }
 
 #[test]
