@@ -93,7 +93,7 @@ pub struct NewRun {
     pub key: String,
 }
 
-/// A run's id: 1 to 256 of `A-Za-z0-9_.:-`, so that it can stand in a path.
+/// A run's id: 1 to 256 of `A-Za-z0-9_.:-`, and neither `.` nor `..`, so that it can stand in a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RunId(String);
 

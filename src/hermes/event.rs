@@ -123,10 +123,11 @@ impl Status {
     }
 }
 
-/// Whether a text can be a run's or a request's id (`hermes-voice.md`): 1 to 256 of `A-Za-z0-9_.:-`.
+/// Whether a text can be a run's or a request's id (`hermes-voice.md`): 1 to 256 of `A-Za-z0-9_.:-`. In a path `.` and `..`
+/// are no names: they would lead out of the runs.
 pub(crate) fn is_id(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:-".contains(&byte);
-    (1..=256).contains(&text.len()) && text.bytes().all(fits)
+    (1..=256).contains(&text.len()) && text.bytes().all(fits) && !matches!(text, "." | "..")
 }
 
 /// Any text as an event's data, and as a run's status.
@@ -175,10 +176,10 @@ mod tests {
 
     #[test]
     fn ids_are_what_the_contract_says() {
-        for good in ["run_0123", "a", "A.b:c-d_e", &"x".repeat(256)] {
+        for good in ["run_0123", "a", "A.b:c-d_e", "...", "..a", &"x".repeat(256)] {
             assert!(is_id(good), "{good}");
         }
-        for bad in ["", "a b", "a/b", "ä", "a%", "..\n", &"x".repeat(257)] {
+        for bad in ["", "a b", "a/b", "ä", "a%", ".", "..", "..\n", &"x".repeat(257)] {
             assert!(!is_id(bad), "{bad}");
         }
     }

@@ -415,6 +415,8 @@ async fn only_a_persons_decisions_are_passed_on() {
         json!({"choice": "once"}),
         json!({"run_id": "", "choice": "once"}),
         json!({"run_id": "a/../b", "choice": "once"}),
+        json!({"run_id": ".", "choice": "once"}),
+        json!({"run_id": "..", "choice": "once"}),
         json!({"run_id": "x".repeat(257), "choice": "once"}),
         json!({"run_id": run, "request_id": "", "choice": "once"}),
         json!({"run_id": run, "request_id": "a b", "choice": "once"}),

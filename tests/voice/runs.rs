@@ -148,6 +148,7 @@ async fn refusals_are_told_apart() {
         (StartFault::Status(500, None), "not started: Refused(500)"),
         (StartFault::Status(401, None), "not started: Key"),
         (StartFault::NoId, "not started: Unusable"),
+        (StartFault::BadId, "not started: Unusable"),
     ] {
         let options = Options { faults: Faults { starts: vec![fault], ..Faults::default() }, ..Options::default() };
         assert_eq!(all(world(options).await.delegate("d1", "go")).await, [expected]);

@@ -83,6 +83,9 @@ async fn start(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) ->
         StartFault::LostRequest => return cut(),
         StartFault::Slow(ms) => sleep(Duration::from_millis(ms)).await,
         StartFault::NoId => return (StatusCode::ACCEPTED, Json(json!({"status": "started"}))).into_response(),
+        StartFault::BadId => {
+            return (StatusCode::ACCEPTED, Json(json!({"run_id": "..", "status": "started"}))).into_response();
+        }
         StartFault::None | StartFault::LostAnswer => {}
     }
     let response = match begin(&shared, &headers, &body) {

@@ -148,6 +148,8 @@ pub enum StartFault {
     Slow(u64),
     /// 202, without a run's id.
     NoId,
+    /// 202, with an id that leads out of the runs.
+    BadId,
 }
 
 /// How the bytes of an event stream look.
