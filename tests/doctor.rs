@@ -17,6 +17,7 @@ const SECRET: &str = "xai-secret-of-this-test";
 struct Seen {
     code: i32,
     stdout: String,
+    stderr: String,
     took: Duration,
 }
 
@@ -37,7 +38,7 @@ async fn doctor(home: &Path, args: &[&str]) -> Seen {
     let stdout = String::from_utf8(output.stdout).unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(!stdout.contains(SECRET) && !stderr.contains(SECRET), "{stdout}{stderr}");
-    Seen { code: output.status.code().unwrap(), stdout, took: start.elapsed() }
+    Seen { code: output.status.code().unwrap(), stdout, stderr, took: start.elapsed() }
 }
 
 fn home() -> TempDir {
@@ -137,16 +138,49 @@ async fn a_relay_that_is_none_or_cannot_be_one_is_told_apart() {
     let relay = relay().await;
     let address = relay.local_addr();
     let below = format!("http://{address}/no/such/path");
-    for (url, words) in [
-        (below.as_str(), "answers 404"),
-        ("http://relay.example", "plain http"),
-        ("https://user:xai-secret-of-this-test@relay.example", "no user"),
-        ("relay", "not a URL"),
-        ("http://127.0.0.1:1", "cannot be reached"),
-    ] {
+    for (url, words) in [(below.as_str(), "answers 404"), ("http://127.0.0.1:1", "cannot be reached")] {
         let seen =
             doctor(home.path(), &["--relay", url, "--stun", "stun:127.0.0.1:9", "--ice-tcp", "127.0.0.1:9"]).await;
         assert!(seen.code == 4 && seen.stdout.contains(words), "{url}: {}", seen.stdout);
+    }
+    for (url, words) in [
+        ("http://relay.example", "plain http"),
+        ("https://user:xai-secret-of-this-test@relay.example", "no user"),
+        ("relay", "not a URL"),
+        ("", "not a URL"),
+    ] {
+        for more in [&[][..], &["--offline"]] {
+            let seen = doctor(home.path(), &[&["--relay", url], more].concat()).await;
+            let told = seen.stderr.contains("--relay: ") && seen.stderr.contains(words);
+            assert!(seen.code == 2 && seen.stdout.is_empty() && told, "{url}: {}", seen.stderr);
+        }
+    }
+}
+
+#[tokio::test]
+async fn slots_that_no_bridge_could_take_are_said() {
+    let home = home();
+    for most in ["0", "1025", "18446744073709551615"] {
+        let seen = doctor(home.path(), &["--offline", "--most-slots", most]).await;
+        assert!(seen.code == 2 && seen.stderr.contains("--most-slots"), "{most}: {}{}", seen.stdout, seen.stderr);
+    }
+    assert_eq!(doctor(home.path(), &["--offline", "--json", "--most-slots", "1024"]).await.outcome("slots"), "ok");
+    let folder = home.path().join("slots");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+    let pipe = folder.join("slot-0.lock");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let look = async |dir: &str| doctor(home.path(), &["--offline", "--json", "--slots", dir]).await;
+    let seen = look(folder.to_str().unwrap()).await;
+    let told = seen.stdout.contains("slot-0.lock: not a regular file");
+    assert!(seen.outcome("slots") == "fail" && seen.code == 4 && told, "{}", seen.stdout);
+    fs::remove_file(&pipe).unwrap();
+    assert_eq!(look(folder.to_str().unwrap()).await.outcome("slots"), "ok");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "looking leaves nothing");
+    // Nothing can be made there, whoever asks.
+    for nowhere in ["/proc", "/proc/watch-audio"] {
+        let seen = look(nowhere).await;
+        assert!(seen.outcome("slots") == "fail" && seen.code == 4, "{nowhere}: {}", seen.stdout);
     }
 }
 

@@ -137,26 +137,35 @@ pub fn survey(dir: Option<PathBuf>, most: usize) -> Survey {
 
 fn look(survey: &mut Survey) -> io::Result<()> {
     // A folder that is not there yet is made with the first call, below the nearest one that is.
-    let there = survey.dir.ancestors().find(|dir| dir.symlink_metadata().is_ok()).unwrap_or(Path::new("/"));
+    let dir = std::path::absolute(&survey.dir)?;
+    let there = dir.ancestors().find(|dir| dir.symlink_metadata().is_ok()).unwrap_or(Path::new("/"));
     let metadata = fs::metadata(there)?;
     if !metadata.is_dir() {
         return Err(io::Error::new(io::ErrorKind::NotADirectory, "not a folder"));
     }
-    rustix::fs::access(there, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)?;
-    if there != survey.dir {
-        return Ok(());
+    if there == dir {
+        check_owner(&metadata)?;
+        survey.shared = metadata.mode() & 0o077 != 0;
     }
-    check_owner(&metadata)?;
-    survey.shared = metadata.mode() & 0o077 != 0;
+    // Only a try tells: root may write anywhere, and yet nothing can be made in /proc.
+    let trial = there.join(format!("doctor-{}", GrantId::random()));
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&trial)?;
+    fs::remove_file(&trial)?;
     for n in 0..survey.most {
-        match File::open(slot_path(&survey.dir, n)) {
-            Ok(file) => match file.try_lock_shared() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => survey.taken += 1,
-                Err(TryLockError::Error(error)) => return Err(error),
-            },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+        let path = slot_path(&dir, n);
+        let failed = |error: io::Error| io::Error::new(error.kind(), format!("slot-{n}.lock: {error}"));
+        match fs::metadata(&path) {
+            Ok(metadata) if metadata.is_file() => {}
+            // To open a pipe is to wait for its other end.
+            Ok(_) => return Err(failed(io::Error::other("not a regular file; remove it"))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(failed(error)),
+        }
+        let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed)?;
+        match file.try_lock_shared() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => survey.taken += 1,
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! `watch-audio doctor`: what this host has for a call and what it lacks.
 //!
-//! Every check looks at one thing, changes nothing, ends within 5 s, and says what to do next when something is wrong.
+//! Every check looks at one thing, leaves nothing behind, ends within 5 s, and says what to do next when something is wrong.
 //! No secret is shown: of a sign-in only that it is there and for how long, of an address on the network none.
 
 mod host;
@@ -13,11 +13,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::RangedU64ValueParser;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use self::report::{Check, Outcome, Report};
+use crate::bridge::slots::DEFAULT_SLOTS;
 use crate::log;
+use crate::parent::lines::MOST_SLOTS;
+use crate::relay::RelayUrl;
 
 /// Look at what this host has and lacks for a call
 #[derive(Debug, Clone, clap::Args)]
@@ -38,7 +42,8 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "DIR")]
     pub slots: Option<PathBuf>,
     /// How many sessions may run, if the plugin names another number
-    #[arg(long, value_name = "N", default_value_t = crate::bridge::slots::DEFAULT_SLOTS)]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_SLOTS,
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..=MOST_SLOTS as u64))]
     pub most_slots: usize,
     /// Look at this machine alone: nothing is sent anywhere
     #[arg(long)]
@@ -56,14 +61,18 @@ pub async fn run(args: DoctorArgs) -> ExitCode {
         (None, _) => return refuse("--stun must be stun:HOST:PORT"),
         (_, None) => return refuse("--ice-tcp must be HOST:PORT"),
     };
-    let DoctorArgs { config, relay, slots, most_slots, offline, json, .. } = args;
+    let relay = match args.relay.as_deref().map(RelayUrl::parse).transpose() {
+        Ok(relay) => relay,
+        Err(error) => return refuse(&format!("--relay: {error}")),
+    };
+    let DoctorArgs { config, slots, most_slots, offline, json, .. } = args;
     let online = !offline;
     let (sign_ins, network, host) = tokio::join!(
         local("sign-ins", move || sign_ins::look(config.as_deref())),
         async {
             let (webrtc, relay, udp, tcp) = tokio::join!(
                 bounded("webrtc", network::webrtc()),
-                when(online, "relay", network::relay(relay.as_deref())),
+                when(online, "relay", network::relay(relay.as_ref())),
                 when(online, "udp", network::udp(&stun)),
                 when(online, "ice-tcp", network::tcp(&ice_tcp)),
             );

@@ -14,14 +14,10 @@ use crate::relay::RelayUrl;
 use crate::rtc::{Peer, PeerConfig};
 
 /// Whether the relay answers `GET /healthz`.
-pub(super) async fn relay(url: Option<&str>) -> Check {
+pub(super) async fn relay(url: Option<&RelayUrl>) -> Check {
     const NAME: &str = "relay";
     let Some(url) = url else {
         return Check::new(NAME, Outcome::Skipped, "not looked at").next("name it with --relay https://…");
-    };
-    let url = match RelayUrl::parse(url) {
-        Ok(url) => url.health(),
-        Err(error) => return Check::new(NAME, Outcome::Fail, error.to_string()).next("correct --relay"),
     };
     crate::tls::ensure_provider();
     // As the bridge dials: no proxy and no redirect.
@@ -33,7 +29,7 @@ pub(super) async fn relay(url: Option<&str>) -> Check {
         }
     };
     let start = Instant::now();
-    match client.get(url).send().await {
+    match client.get(url.health()).send().await {
         Ok(answer) if answer.status() == 200 => Check::new(NAME, Outcome::Ok, format!("answers in {}", ms(start))),
         Ok(answer) => Check::new(NAME, Outcome::Fail, format!("answers {}, and not 200", answer.status().as_u16()))
             .next("see whether the URL is the relay's own, and whether it runs"),

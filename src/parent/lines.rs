@@ -72,7 +72,7 @@ pub struct Grant {
 pub struct Slots {
     /// The folder of the lock files; absent means the per-user default.
     pub dir: Option<std::path::PathBuf>,
-    /// How many sessions may run on this host; absent means 4.
+    /// How many sessions may run on this host, at most [`MOST_SLOTS`]; absent means 4.
     pub max: Option<usize>,
 }
 
@@ -111,6 +111,9 @@ pub enum BadLine {
     /// An `open` line without its fields.
     #[error("the open line lacks a field or has one of the wrong type")]
     BadOpen,
+    /// An `open` line with more slots than can be looked through at each start.
+    #[error("slots.max of the open line is above {MOST_SLOTS}")]
+    TooManySlots,
 }
 
 /// Reads lines until the end of input, then says `Stop`; a bad line is the last thing said. After a `stop` line an answer
@@ -158,7 +161,10 @@ fn parse(line: &[u8]) -> Result<Option<FromParent>, BadLine> {
     let text = |name: &str| fields.get(name).and_then(Value::as_str);
     Ok(match (text("type"), id) {
         (Some("open"), _) => {
-            let open = serde_json::from_value(Value::Object(fields)).map_err(|_| BadLine::BadOpen)?;
+            let open: Open = serde_json::from_value(Value::Object(fields)).map_err(|_| BadLine::BadOpen)?;
+            if open.slots.max.is_some_and(|max| max > MOST_SLOTS) {
+                return Err(BadLine::TooManySlots);
+            }
             Some(FromParent::Open(Box::new(open)))
         }
         (Some("session"), Some(id)) => Some(match serde_json::from_value(Value::Object(fields)) {
@@ -275,6 +281,9 @@ fn write(output: &mut impl Write, line: &[u8]) -> io::Result<()> {
 /// `plugin-stdio.md`: at most 1 MiB a line.
 const MAX_LINE: usize = 1 << 20;
 
+/// Each start may have to look at all of them.
+pub const MOST_SLOTS: usize = 1_024;
+
 /// Lines read ahead of the bridge; it takes them at once, so this is only room for a burst.
 const READ_AHEAD: usize = 16;
 
@@ -309,6 +318,19 @@ mod tests {
             assert!(matches!(all(bad)[..], [Err(BadLine::NotAnObject)]));
         }
         assert!(matches!(all(b"{\"type\":\"open\"}\n")[..], [Err(BadLine::BadOpen)]));
+    }
+
+    #[test]
+    fn slots_have_a_bound() {
+        let open = |max: u64| {
+            let grant = json!({"id": "", "key": "", "relay_url": "", "credential": "", "expires_in_s": 60});
+            let open = json!({"type": "open", "version": 1, "grant": grant, "engines": [], "slots": {"max": max}});
+            all(format!("{open}\n").as_bytes()).swap_remove(0)
+        };
+        assert!(matches!(open(MOST_SLOTS as u64), Ok(FromParent::Open(_))));
+        for max in [MOST_SLOTS as u64 + 1, u64::MAX] {
+            assert!(matches!(open(max), Err(BadLine::TooManySlots)), "{max}");
+        }
     }
 
     #[test]
