@@ -75,14 +75,15 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let usual = if matches!(args.command, Command::Relay(_)) { LogLevel::Info } else { LogLevel::Warn };
-    prepare(args.log_level.unwrap_or(usual));
+    let level = args.log_level.unwrap_or(usual);
+    prepare(level);
     match args.command {
         Command::Bridge { config } => block_on(Builder::new_current_thread(), bridge::run(config)),
         Command::Helper { install: Some(folder), .. } => tell(install::install(folder.as_deref()), "installed in"),
         Command::Helper { uninstall: Some(folder), .. } => tell(install::uninstall(folder.as_deref()), "removed from"),
         Command::Helper { .. } => block_on(Builder::new_current_thread(), helper::run()),
         Command::Relay(args) => block_on(Builder::new_multi_thread(), relay::args::run(*args)),
-        Command::Voice(args) => block_on(Builder::new_multi_thread(), voice::args::run(*args)),
+        Command::Voice(args) => block_on(Builder::new_multi_thread(), voice::args::run(*args, level)),
         Command::Doctor(args) => block_on(Builder::new_current_thread(), doctor::run(*args)),
     }
 }

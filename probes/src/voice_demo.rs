@@ -35,6 +35,9 @@ struct Arguments {
     /// The simulated Hermes: JSON with `jobs`, `build`, `faults`.
     #[arg(long, value_name = "FILE")]
     hermes: Option<PathBuf>,
+    /// What goes to stderr. No level shows a secret or what was said.
+    #[arg(long, value_enum, default_value_t = LogLevel::Warn)]
+    log_level: LogLevel,
 }
 
 /// Why there is no demonstration.
@@ -136,7 +139,7 @@ impl Behind {
 /// Runs the demonstration until SIGINT or SIGTERM.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = Arguments::parse_from(arguments);
-    log::start(LogLevel::Warn, &["watch_audio", "watch_audio_media", "watch_audio_probes"]);
+    log::start(arguments.log_level, &["watch_audio", "watch_audio_media", "watch_audio_probes"]);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

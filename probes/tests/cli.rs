@@ -165,6 +165,15 @@ fn a_bridge_that_does_not_start_is_a_fault() {
 }
 
 #[test]
+fn the_demonstration_takes_a_log_level() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = probe(&dir).args(["voice-demo", "--log-level", "debug", "--listen", "nowhere"]).output().unwrap();
+    ends_with_code(&output, 2);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("nowhere is no address to listen at"), "{stderr}");
+}
+
+#[test]
 fn a_whole_call_says_what_it_took_as_json() {
     let dir = tempfile::tempdir().unwrap();
     let question = question(&dir);

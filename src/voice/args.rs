@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{BindError, Config, ConfigError, Server, Setup};
 use crate::hermes::{Hermes, UrlError};
-use crate::log;
+use crate::log::{self, LogLevel};
 use crate::secret::{Secret, warn_if_shared};
 
 /// Hold calls with GPT-Live from a page in the browser; what they ask for is done by Hermes.
@@ -73,8 +73,8 @@ pub enum VoiceError {
 }
 
 /// Runs a server until SIGINT or SIGTERM. Exit codes: 0 stopped, 1 a fault of ours, 2 an option or file that cannot be.
-pub async fn run(args: VoiceArgs) -> ExitCode {
-    let done = if args.demo { Err(demo(&args)) } else { serve(args).await };
+pub async fn run(args: VoiceArgs, level: LogLevel) -> ExitCode {
+    let done = if args.demo { Err(demo(&args, level)) } else { serve(args).await };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -114,10 +114,11 @@ pub async fn run_until_signal(setup: Setup) -> Result<(), VoiceError> {
 }
 
 /// Becomes the program that has the simulators: they are no part of this one.
-fn demo(args: &VoiceArgs) -> VoiceError {
+fn demo(args: &VoiceArgs, level: LogLevel) -> VoiceError {
     let this = std::env::current_exe().unwrap_or_default();
     let probe = this.with_file_name("watch-audio-probe");
-    let mut arguments: Vec<OsString> = vec!["voice-demo".into(), "--listen".into(), args.listen.clone().into()];
+    let mut arguments: Vec<OsString> = vec!["voice-demo".into(), "--log-level".into(), level.as_str().into()];
+    arguments.extend(["--listen".into(), args.listen.clone().into()]);
     for (option, file) in [("--access-token-file", &args.access_token_file), ("--config", &args.config)] {
         if let Some(file) = file {
             arguments.extend([option.into(), file.into()]);

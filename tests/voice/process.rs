@@ -232,6 +232,9 @@ async fn the_demonstration_is_the_probe_beside_this_program() {
     std::fs::write(&probe, "#!/bin/sh\nprintf '%s|' \"$@\" >&2\n").unwrap();
     std::fs::set_permissions(&probe, std::fs::Permissions::from_mode(0o755)).unwrap();
     let options = ["voice", "--demo", "--listen", "[::1]:0", "--config", "c", "--access-token-file", "t"];
-    let (code, said) = output(Command::new(&copy).args(options)).await;
-    assert_eq!((code, said.as_str()), (Some(0), "voice-demo|--listen|[::1]:0|--access-token-file|t|--config|c|"));
+    for (more, level) in [(&[][..], "warn"), (&["--log-level", "debug"], "debug")] {
+        let (code, said) = output(Command::new(&copy).args(options).args(more)).await;
+        let expected = "--listen|[::1]:0|--access-token-file|t|--config|c|";
+        assert_eq!((code, said), (Some(0), format!("voice-demo|--log-level|{level}|{expected}")));
+    }
 }
