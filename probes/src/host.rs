@@ -105,7 +105,10 @@ impl HostError {
     /// What it means for the call.
     pub fn verdict(&self) -> Verdict {
         match self {
-            Self::Start(..) | Self::Bridge(BridgeError::Spawn(..)) => Verdict::Fault(self.to_string()),
+            Self::Start(..)
+            | Self::Bridge(BridgeError::Spawn(..) | BridgeError::NoProtocol(_) | BridgeError::NotReady(_)) => {
+                Verdict::Fault(self.to_string())
+            }
             Self::Bridge(BridgeError::Ended(reason)) => Verdict::Fault(format!("the bridge ended: {reason}")),
             Self::Bridge(BridgeError::NoRelay(_)) | Self::Grant(_) => Verdict::Refused(self.to_string()),
             Self::Stopped(signal) => Verdict::Interrupted(*signal),

@@ -1,12 +1,12 @@
 //! The plugin's part: spawns `watch-audio bridge`, speaks JSON lines with it, and signs in for it (`plugin-stdio.md`).
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -48,7 +48,7 @@ pub struct SignIns {
 pub struct Bridge {
     child: Child,
     to_bridge: mpsc::Sender<String>,
-    lines: mpsc::Receiver<Map<String, Value>>,
+    lines: mpsc::Receiver<Result<Map<String, Value>, serde_json::Error>>,
     report: BridgeReport,
     tasks: JoinSet<()>,
 }
@@ -78,6 +78,12 @@ pub enum BridgeError {
     /// It ended before it was on the relay.
     #[error("the bridge ended before it was on the relay: {0}")]
     Ended(String),
+    /// It says something else than a bridge does.
+    #[error("{path} wrote something that is no line of a bridge's protocol; have --bridge name a watch-audio", path = .0.display())]
+    NoProtocol(PathBuf),
+    /// It is not ready in time.
+    #[error("{path} did not say within 15 s that it is ready; have --bridge name a watch-audio", path = .0.display())]
+    NotReady(PathBuf),
     /// It is not on the relay in time.
     #[error("the bridge did not reach the relay: {0}")]
     NoRelay(String),
@@ -119,22 +125,25 @@ impl Bridge {
         });
         let answers = to_bridge.clone();
         tasks.spawn(async move {
-            let mut stdout = BufReader::new(stdout).lines();
+            let mut stdout = BufReader::new(stdout);
             let mut requests = JoinSet::new();
-            while let Ok(Some(line)) = stdout.next_line().await {
-                let Ok(line) = serde_json::from_str::<Map<String, Value>>(&line) else {
-                    tracing::warn!("the bridge wrote a line that is no JSON object");
-                    continue;
-                };
-                if text(&line, "type") == "session_request" {
-                    let (answers, sign_ins) = (answers.clone(), sign_ins.clone());
-                    requests.spawn(async move {
-                        let answer = sign_ins.answer(&line).await;
-                        let _ = answers.send(format!("{answer}\n")).await;
-                    });
-                } else if line_read.send(line).await.is_err() {
-                    break;
+            let mut line = Vec::new();
+            while let Ok(1..) = (&mut stdout).take(LONGEST_LINE).read_until(b'\n', &mut line).await {
+                match serde_json::from_slice::<Map<String, Value>>(&line) {
+                    Ok(line) if text(&line, "type") == "session_request" => {
+                        let (answers, sign_ins) = (answers.clone(), sign_ins.clone());
+                        requests.spawn(async move {
+                            let answer = sign_ins.answer(&line).await;
+                            let _ = answers.send(format!("{answer}\n")).await;
+                        });
+                    }
+                    line => {
+                        if line_read.send(line).await.is_err() {
+                            break;
+                        }
+                    }
                 }
+                line.clear();
             }
         });
         let mut slots = Map::new();
@@ -157,18 +166,24 @@ impl Bridge {
         });
         let mut bridge = Self { child, to_bridge, lines, report: BridgeReport::default(), tasks };
         bridge.say(&open);
-        bridge.wait_for_relay().await?;
+        bridge.wait_for_relay(&command.program).await?;
         Ok(bridge)
     }
 
-    async fn wait_for_relay(&mut self) -> Result<(), BridgeError> {
+    async fn wait_for_relay(&mut self, program: &Path) -> Result<(), BridgeError> {
         let deadline = Instant::now() + ON_THE_RELAY;
+        let mut ready = false;
         loop {
             let line = timeout_at(deadline, self.lines.recv()).await;
             let said = || self.report.relay.last().cloned().unwrap_or_else(|| "it said nothing".into());
-            let Some(line) = line.map_err(|_| BridgeError::NoRelay(said()))? else {
-                return Err(BridgeError::Ended(self.report.closed.clone().unwrap_or_else(said)));
+            let line = match line {
+                Ok(Some(Ok(line))) => line,
+                Ok(Some(Err(_))) => return Err(BridgeError::NoProtocol(program.into())),
+                Ok(None) => return Err(BridgeError::Ended(self.report.closed.clone().unwrap_or_else(said))),
+                Err(_) if ready => return Err(BridgeError::NoRelay(said())),
+                Err(_) => return Err(BridgeError::NotReady(program.into())),
             };
+            ready |= text(&line, "type") == "ready";
             let connected = text(&line, "type") == "relay" && text(&line, "state") == "connected";
             self.take_note(line);
             if connected {
@@ -180,7 +195,10 @@ impl Bridge {
     /// Takes in what the bridge says. Returns once it is gone; cancel safe.
     pub async fn gone(&mut self) {
         while let Some(line) = self.lines.recv().await {
-            self.take_note(line);
+            match line {
+                Ok(line) => self.take_note(line),
+                Err(_) => tracing::warn!("the bridge wrote a line that is no JSON object"),
+            }
         }
     }
 
@@ -286,6 +304,8 @@ fn text<'a>(line: &'a Map<String, Value>, field: &str) -> &'a str {
 
 /// Lines in the pipe between the tasks: a call has a handful, and a `stats` line a second.
 const QUEUE: usize = 32;
+/// A session request holds an offer of some KiB.
+const LONGEST_LINE: u64 = 1 << 20;
 /// A bridge dials at once; a relay that is not reached by then is not there.
 const ON_THE_RELAY: Duration = Duration::from_secs(15);
 /// The bridge is gone 5 s after `stop` (`watch-audio.md`), and a little more on a busy machine.

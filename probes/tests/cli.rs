@@ -165,6 +165,40 @@ fn a_bridge_that_does_not_start_is_a_fault() {
 }
 
 #[test]
+fn a_bridge_that_does_not_speak_the_protocol_is_a_fault() {
+    let dir = tempfile::tempdir().unwrap();
+    let question = question(&dir);
+    let silent = "did not say within 15 s that it is ready";
+    let junk = "is no line of a bridge's protocol";
+    let ready = r#"echo '{"type":"ready","version":1,"build":"x"}'"#;
+    let began = Instant::now();
+    let calls = [
+        ("echo Good morning; exec sleep 60", 1, junk),
+        ("exec cat /dev/zero", 1, junk),
+        ("exec sleep 60", 1, silent),
+        ("echo '{\"hello\":1}'; exec sleep 60", 1, silent),
+        (&format!("{ready}; exec sleep 60"), 3, "the relay refused: the bridge did not reach the relay"),
+    ]
+    .map(|(lines, code, words)| {
+        let script = dir.path().join(format!("bridge-{}", lines.len()));
+        fs::write(&script, format!("#!/bin/sh\n{lines}\n")).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let out = script.with_extension("wav");
+        let mut call = probe(&dir);
+        call.arg(&question).arg("--bridge").arg(script).arg("--out").arg(out);
+        (call.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(), code, words)
+    });
+    for (call, code, words) in calls {
+        let output = call.wait_with_output().unwrap();
+        ends_with_code(&output, code);
+        assert!(outcome(&output).contains(words), "{}", outcome(&output));
+        if words == junk {
+            assert!(began.elapsed() < Duration::from_secs(12), "it is told at once");
+        }
+    }
+}
+
+#[test]
 fn the_demonstration_takes_a_log_level() {
     let dir = tempfile::tempdir().unwrap();
     let output = probe(&dir).args(["voice-demo", "--log-level", "debug", "--listen", "nowhere"]).output().unwrap();
