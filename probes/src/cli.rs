@@ -176,15 +176,21 @@ fn run_call(arguments: &Arguments) -> ExitCode {
         Box::pin(call::run(options, stopped)).await
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
+    let mut written = arguments.report.as_deref();
     if let Some(Err(error)) = page.map(|page| page.write(&outcome)) {
-        outcome.verdict = Verdict::Fault(error.to_string());
+        log::say(format_args!("watch-audio-probe: {error}"));
+        written = None;
+        // What else became of the call is worth more than that its page is missing.
+        if outcome.verdict == Verdict::Done {
+            outcome.verdict = Verdict::Fault(error.to_string());
+        }
     }
     let mut stdout = io::stdout();
     // A reader that went away misses the report; the exit code still tells.
     let _ = if arguments.json {
-        writeln!(stdout, "{}", report::json(&outcome, arguments.answer(), arguments.report.as_deref()))
+        writeln!(stdout, "{}", report::json(&outcome, arguments.answer(), written))
     } else {
-        writeln!(stdout, "{}{}", report::text(&outcome), outcome_line(&outcome, arguments))
+        writeln!(stdout, "{}{}", report::text(&outcome), outcome_line(&outcome, arguments.answer(), written))
     };
     ExitCode::from(outcome.verdict.code())
 }
@@ -211,14 +217,14 @@ fn conclude(arguments: &Arguments, verdict: &Verdict) -> ExitCode {
     ExitCode::from(verdict.code())
 }
 
-fn outcome_line(outcome: &Outcome, arguments: &Arguments) -> String {
+fn outcome_line(outcome: &Outcome, answer: Option<&Path>, report: Option<&Path>) -> String {
     let mut line = format!("outcome: {}", outcome.verdict);
-    if let Some(answer) = arguments.answer().filter(|_| !outcome.speech.spans().is_empty()) {
+    if let Some(answer) = answer.filter(|_| !outcome.speech.spans().is_empty()) {
         let which = if outcome.verdict == Verdict::Done { "the answer" } else { "a partial answer" };
         let length = outcome.played.len() as f64 / f64::from(RATE);
         line += &format!("; {which} is in {} ({length:.1} s)", answer.display());
     }
-    if let Some(report) = &arguments.report {
+    if let Some(report) = report {
         line += &format!("; the report is in {}", report.display());
     }
     report::one_line(&line)

@@ -198,6 +198,33 @@ fn a_bridge_that_does_not_speak_the_protocol_is_a_fault() {
     }
 }
 
+/// A device that is always full.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_report_that_cannot_be_written_is_said_beside_what_became_of_the_call() {
+    let dir = tempfile::tempdir().unwrap();
+    let question = question(&dir);
+    let call = |more: &[&str]| {
+        let output = probe(&dir).arg(&question).args(["--report", "/dev/full"]).args(more).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains("cannot write /dev/full: No space left on device"), "{stderr}");
+        output
+    };
+    let short = call(&["--seconds", "0.2"]);
+    ends_with_code(&short, 6);
+    assert!(outcome(&short).starts_with("no answer: "), "{}", outcome(&short));
+    assert!(!outcome(&short).contains("the report is in"), "{}", outcome(&short));
+    let short = call(&["--seconds", "0.2", "--json"]);
+    ends_with_code(&short, 6);
+    let report: Value = serde_json::from_slice(&short.stdout).unwrap();
+    assert!(report["report"].is_null() && report["outcome"].as_str().unwrap().starts_with("no answer"), "{report}");
+    // A call that came out well, and yet not all that was asked for is there.
+    let whole = call(&["--engine", "grok"]);
+    ends_with_code(&whole, 1);
+    let said = outcome(&whole);
+    assert!(said.contains("cannot write /dev/full") && !said.contains("the report is in"), "{said}");
+}
+
 #[test]
 fn the_demonstration_takes_a_log_level() {
     let dir = tempfile::tempdir().unwrap();
