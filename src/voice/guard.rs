@@ -44,6 +44,14 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| bearer.trim())
 }
 
+/// Of what a request is judged by there is one of each (RFC 9112 section 3.2): a proxy before us may have looked at the other.
+pub(super) async fn unambiguous(request: Request, next: Next) -> Result<Response, Refusal> {
+    match JUDGED.into_iter().find(|name| request.headers().get_all(*name).iter().count() > 1) {
+        Some(name) => Err(Refusal::new(StatusCode::BAD_REQUEST, format!("more than one {name} header"))),
+        None => Ok(next.run(request).await),
+    }
+}
+
 /// Without an access token the browser itself is the door: a page of another site must neither reach this server under a
 /// name of its own (DNS rebinding) nor send it requests. With one, a foreign page has no token to send.
 pub(super) async fn same_site(State(shared): State<Shared>, request: Request, next: Next) -> Result<Response, Refusal> {
@@ -96,6 +104,8 @@ pub(super) async fn headers(request: Request, next: Next) -> Response {
     }
     response
 }
+
+const JUDGED: [&str; 4] = ["host", "origin", "sec-fetch-site", "authorization"];
 
 const HEADERS: [(&str, &str); 6] = [
     (

@@ -60,6 +60,7 @@ pub(super) fn routes(desk: Shared) -> Router {
         .fallback(|| async { Refusal::new(StatusCode::NOT_FOUND, "not found") })
         .method_not_allowed_fallback(|| async { Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed") })
         .layer(middleware::from_fn_with_state(Arc::clone(&desk), guard::same_site))
+        .layer(middleware::from_fn(guard::unambiguous))
         .layer(middleware::from_fn(guard::headers))
         .with_state(desk)
 }

@@ -526,6 +526,36 @@ async fn without_a_token_other_names_and_other_sites_are_refused() {
     assert_eq!(world.hermes.record().len(), 1);
 }
 
+/// Sends a request as it is, and gives what comes until the server closes.
+async fn raw(world: &World, request: &str) -> String {
+    let mut connection = TcpStream::connect(world.server.local_addr()).await.unwrap();
+    connection.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    timeout(LIMIT, connection.read_to_string(&mut answer)).await.unwrap().unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn a_header_that_a_request_is_judged_by_comes_once() {
+    for token in [None, Some(TOKEN)] {
+        let world = world_with(Vendor::good().await, hermes::Options::default(), Config::default(), token).await;
+        let bearer = format!("Authorization: Bearer {TOKEN}\r\n");
+        let get = async |more: &str| {
+            raw(&world, &format!("GET /config HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{more}\r\n")).await
+        };
+        let once = get(&bearer).await;
+        assert!(once.starts_with("HTTP/1.1 200 "), "{once}");
+        for twice in ["Host: localhost\r\n", "Host: evil.example\r\n", &bearer, "Authorization: Bearer x\r\n"] {
+            let answer = get(&format!("{bearer}{twice}")).await;
+            assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("more than one"), "{twice}: {answer}");
+        }
+        for (name, value) in [("Origin", "http://localhost"), ("Sec-Fetch-Site", "same-origin")] {
+            let answer = get(&format!("{bearer}{name}: {value}\r\n{name}: {value}\r\n")).await;
+            assert!(answer.starts_with("HTTP/1.1 400 "), "{name}: {answer}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn every_answer_carries_the_pages_policy() {
     let world = world().await;
