@@ -11,6 +11,7 @@ pub mod engine;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod hermes;
+mod idle;
 pub mod log;
 pub mod parent;
 pub mod relay;

@@ -15,10 +15,10 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 
 use super::credentials::sha256;
 use super::grants::Terms;
-use super::idle::Idle;
 use super::seats::Seats;
 use super::server::{Client, Relay, routes, serve};
 use super::{Credentials, Limits, Side, audio, line};
+use crate::idle::Idle;
 
 /// Two sockets on their seats. Each line of the script begins with who writes it (`h` host, `w` Watch) and how: `r` the rest
 /// as it is, `b` in a whole binary frame, `o` in a frame whose first byte is the next one; or `t` and a number: so many

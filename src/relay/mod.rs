@@ -13,7 +13,6 @@ mod desk;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod grants;
-mod idle;
 mod limits;
 mod line;
 mod rate;

@@ -22,9 +22,9 @@ use tokio::time::Instant;
 use super::answer::{NOT_FOUND, Refusal, UNAUTHORIZED, answer, bearer};
 use super::credentials::Credentials;
 use super::grants::Grants;
-use super::idle::{Idle, Place};
 use super::rate::{Addresses, Window};
 use super::{Limits, audio, tools};
+use crate::idle::{Idle, Place};
 
 /// How a relay is set up.
 #[derive(Debug, Clone)]

@@ -11,6 +11,7 @@ use std::process::{Command, ExitCode};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{BindError, Config, ConfigError, Server, Setup};
+use crate::descriptors;
 use crate::hermes::{Hermes, UrlError};
 use crate::log::{self, LogLevel};
 use crate::secret::{Secret, warn_if_shared};
@@ -102,6 +103,9 @@ async fn serve(args: VoiceArgs) -> Result<(), VoiceError> {
 pub async fn run_until_signal(setup: Setup) -> Result<(), VoiceError> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(VoiceError::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(VoiceError::Signals)?;
+    if let Err(error) = descriptors::raise() {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
     let server = Server::bind(setup).await?;
     log::say(format_args!("The page is at {}", server.url()));
     log::say(NO_MICROPHONE);

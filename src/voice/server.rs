@@ -1,11 +1,17 @@
 //! The server: it listens, serves each connection within its limits, and stops in a bounded time.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::{Body, Bytes};
+use hyper::body::{Frame, SizeHint};
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -17,6 +23,7 @@ use super::routes::{Desk, routes};
 use super::session::run_instructions;
 use super::{Config, voices};
 use crate::hermes::{Hermes, Runner};
+use crate::idle::{Idle, Place};
 use crate::secret::Secret;
 use crate::sign_in::openai;
 
@@ -111,35 +118,42 @@ impl Server {
     }
 }
 
-/// Takes connections for as long as there is room for one more, until the server stops; then it sees them out.
+/// Takes connections until the server stops; then it sees them out. Where there is no room for one more, an idle one has to
+/// go; where all the others are at work, it waits for one of them to end.
 async fn accept(listener: TcpListener, router: Router, stopped: watch::Receiver<bool>) {
     let mut told = stopped.clone();
     let service = TowerToHyperService::new(router);
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let idle = Arc::new(Idle::default());
     let mut connections = JoinSet::new();
     loop {
-        let permit = Arc::clone(&room).acquire_owned();
         let accepted = async {
-            let permit = permit.await.expect("nobody closes the semaphore");
-            (permit, listener.accept().await)
+            let (stream, _) = listener.accept().await?;
+            if room.available_permits() == 0 {
+                idle.make_room();
+            }
+            let permit = Arc::clone(&room).acquire_owned().await.expect("nobody closes the semaphore");
+            Ok::<_, io::Error>((stream, permit))
         };
-        tokio::select! {
-            (permit, accepted) = accepted => match accepted {
-                Ok((stream, _)) => {
-                    let (service, stopped) = (service.clone(), stopped.clone());
-                    connections.spawn(async move {
-                        serve(stream, service, stopped).await;
-                        drop(permit);
-                    });
-                }
-                Err(error) => {
-                    // Out of descriptors, most likely: some will be given back.
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            },
-            Some(_) = connections.join_next() => {}
+        let accepted = tokio::select! {
+            accepted = accepted => accepted,
             () = until(&mut told) => break,
+        };
+        while connections.try_join_next().is_some() {}
+        match accepted {
+            Ok((stream, permit)) => {
+                let (service, stopped, place) = (service.clone(), stopped.clone(), idle.enter());
+                connections.spawn(async move {
+                    serve(stream, place, service, stopped).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                // Out of descriptors, most likely: some will be given back.
+                tracing::warn!(%error, "cannot accept a connection");
+                idle.make_room();
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
         }
     }
     drop(listener);
@@ -147,9 +161,21 @@ async fn accept(listener: TcpListener, router: Router, stopped: watch::Receiver<
 }
 
 /// Serves one connection until it ends.
-async fn serve(stream: TcpStream, service: TowerToHyperService<Router>, mut stopped: watch::Receiver<bool>) {
+async fn serve(
+    stream: TcpStream,
+    place: Place,
+    service: TowerToHyperService<Router>,
+    mut stopped: watch::Receiver<bool>,
+) {
     // Lines of a stream go out one by one. A connection that is gone already fails by itself.
     let _ = stream.set_nodelay(true);
+    let place = Arc::new(place);
+    let at_work = Arc::clone(&place);
+    let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+        at_work.work();
+        let (answer, place) = (service.call(request), Arc::clone(&at_work));
+        async move { Ok::<_, Infallible>(answer.await?.map(|body| Answer { body, place })) }
+    });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
@@ -159,9 +185,42 @@ async fn serve(stream: TcpStream, service: TowerToHyperService<Router>, mut stop
     tokio::select! {
         // How a client left is its own affair.
         _ = connection.as_mut() => return,
+        () = place.sent_away() => return,
         () = until(&mut stopped) => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
+}
+
+/// An answer on its way out: its connection is at work until all of it is, and the lines of a run take a while.
+struct Answer {
+    body: Body,
+    place: Arc<Place>,
+}
+
+impl hyper::body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.place.rest();
+    }
 }
 
 /// Returns once the server stops, or is gone.

@@ -557,6 +557,27 @@ async fn a_header_that_a_request_is_judged_by_comes_once() {
 }
 
 #[tokio::test]
+async fn connections_that_ask_for_nothing_make_room_and_a_stream_stays() {
+    let world = doing(vec![Step::Wait(2_000), complete("Done.")]).await;
+    let mut run = world.post("/delegate", &request("go")).await;
+    let address = world.server.local_addr();
+    let mut idle = Vec::new();
+    for _ in 0..200 {
+        idle.push(TcpStream::connect(address).await.unwrap());
+    }
+    let asked = Instant::now();
+    for path in ["/config", "/"] {
+        assert_eq!(timeout(LIMIT, world.get(path)).await.unwrap().status(), 200);
+    }
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    let mut said = String::new();
+    while let Some(piece) = timeout(LIMIT, run.chunk()).await.unwrap().unwrap() {
+        said += std::str::from_utf8(&piece).unwrap();
+    }
+    assert!(said.contains("Done."), "its connection is at work: {said}");
+}
+
+#[tokio::test]
 async fn every_answer_carries_the_pages_policy() {
     let world = world().await;
     for (method, path, status) in [

@@ -1,5 +1,5 @@
 //! Connections on which nothing is being done: their head has not come, or they were answered and say nothing more. When
-//! the relay is full, the one that has been so for longest makes room: a crowd that connects and asks for nothing must not
+//! a server is full, the one that has been so for longest makes room: a crowd that connects and asks for nothing must not
 //! keep those out who come for a call.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 /// All of them, by the time since when they are.
 #[derive(Debug, Default)]
-pub(super) struct Idle(Mutex<State>);
+pub(crate) struct Idle(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -19,7 +19,7 @@ struct State {
 
 /// A connection's place among them. It begins idle, and is not when this is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     idle: Arc<Idle>,
     since: Mutex<Option<u64>>,
     go: Arc<Notify>,
@@ -27,14 +27,14 @@ pub(super) struct Place {
 
 impl Idle {
     /// A connection that has just come.
-    pub(super) fn enter(self: &Arc<Self>) -> Place {
+    pub(crate) fn enter(self: &Arc<Self>) -> Place {
         let place = Place { idle: Arc::clone(self), since: Mutex::default(), go: Arc::default() };
         place.rest();
         place
     }
 
     /// Sends the one away that has been idle for longest, if there is any.
-    pub(super) fn make_room(&self) {
+    pub(crate) fn make_room(&self) {
         let oldest = self.lock().waiting.pop_first();
         if let Some((_, go)) = oldest {
             go.notify_one();
@@ -48,7 +48,7 @@ impl Idle {
 
 impl Place {
     /// Something is asked for on this connection.
-    pub(super) fn work(&self) {
+    pub(crate) fn work(&self) {
         let since = self.since.lock().expect("nothing panics while it is set").take();
         if let Some(since) = since {
             self.idle.lock().waiting.remove(&since);
@@ -56,7 +56,7 @@ impl Place {
     }
 
     /// It is answered: the connection is idle, from now on.
-    pub(super) fn rest(&self) {
+    pub(crate) fn rest(&self) {
         self.work();
         let mut state = self.idle.lock();
         let since = state.next;
@@ -67,7 +67,7 @@ impl Place {
     }
 
     /// Waits until the connection is to make room.
-    pub(super) async fn sent_away(&self) {
+    pub(crate) async fn sent_away(&self) {
         self.go.notified().await;
     }
 }
