@@ -12,9 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
-use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use super::answer::{GRANT_CLOSED, NOT_FOUND, Named, RATE_LIMITED, Refusal, UNAUTHORIZED, bearer};
 use super::credentials::matches;
@@ -95,10 +93,8 @@ struct Socket {
 impl Socket {
     async fn run(self, limits: Arc<Limits>, upgrade: hyper::upgrade::OnUpgrade) {
         let Ok(Ok(upgraded)) = tokio::time::timeout(limits.head, upgrade).await else { return };
-        let config = Some(config(&limits));
-        let socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, config).await;
         tracing::debug!(grant = ?self.grant.id, side = self.side.as_str(), "socket joined");
-        let code = line::run(socket, &self.grant.seats, self.side, &limits).await;
+        let code = line::run(TokioIo::new(upgraded), &self.grant.seats, self.side, &limits).await;
         tracing::debug!(grant = ?self.grant.id, side = self.side.as_str(), code, "socket left");
     }
 }
@@ -127,17 +123,3 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let value = values.next()?.to_str().ok()?;
     values.next().is_none().then(|| value.trim())
 }
-
-pub(super) fn config(limits: &Limits) -> WebSocketConfig {
-    WebSocketConfig::default()
-        .read_buffer_size(READ_BUFFER)
-        .write_buffer_size(0)
-        // One message and its header, and as many pongs: a peer that pings and never reads is cut off by this.
-        .max_write_buffer_size(2 * limits.message_bytes + READ_BUFFER)
-        .max_message_size(Some(limits.message_bytes))
-        .max_frame_size(Some(limits.message_bytes))
-}
-
-/// Most of what an open bridge holds in memory, twice, and the library clears it for each read. 20 ms of PCM fit in with
-/// what waits behind them; a longer message gets the room it needs.
-const READ_BUFFER: usize = 2 * 1_024;

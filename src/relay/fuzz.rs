@@ -10,14 +10,12 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, 
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
-use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::protocol::Role;
 
 use super::credentials::sha256;
 use super::grants::Terms;
 use super::seats::Seats;
 use super::server::{Client, Relay, routes, serve};
-use super::{Credentials, Limits, Side, audio, line};
+use super::{Credentials, Limits, Side, line};
 use crate::idle::Idle;
 
 /// Two sockets on their seats. Each line of the script begins with who writes it (`h` host, `w` Watch) and how: `r` the rest
@@ -33,7 +31,6 @@ pub(crate) fn frames(script: &[u8]) {
         let seats = Seats::default();
         let ((host, host_socket), (watch, watch_socket)) = (duplex(PIPE), duplex(PIPE));
         let serve = async |socket, side| {
-            let socket = WebSocketStream::from_raw_socket(socket, Role::Server, Some(audio::config(&limits))).await;
             let code = line::run(socket, &seats, side, &limits).await;
             assert!(CODES.contains(&code) || (3_000..5_000).contains(&code), "closed {code}");
         };

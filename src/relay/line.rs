@@ -14,18 +14,21 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::ProtocolError;
-use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
+use super::frames::Frames;
 use super::rate::Window;
 use super::seats::{Ending, Forward, Place, Seats};
 use super::{Limits, Side, close};
 
-/// Seats a socket and serves it to its end. Returns the close code that it ended with, for the log.
-pub(super) async fn run<S>(mut socket: WebSocketStream<S>, seats: &Seats, side: Side, limits: &Limits) -> u16
+/// Seats an upgraded connection and serves it to its end. Returns the close code that it ended with, for the log.
+pub(super) async fn run<S>(stream: S, seats: &Seats, side: Side, limits: &Limits) -> u16
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    let stream = Frames::new(stream);
+    let mut socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config(limits))).await;
     let end = match seats.join(side) {
         Ok(mut place) => {
             let end = carry(&mut socket, seats, &mut place, limits).await;
@@ -52,7 +55,7 @@ enum End {
 }
 
 /// Carries messages both ways until something ends it.
-async fn carry<S>(socket: &mut WebSocketStream<S>, seats: &Seats, place: &mut Place, limits: &Limits) -> End
+async fn carry<S>(socket: &mut WebSocketStream<Frames<S>>, seats: &Seats, place: &mut Place, limits: &Limits) -> End
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -83,7 +86,10 @@ where
                     continue;
                 }
                 Step::Written(Err(_)) => return End::Gone,
-                Step::Read(message) => message,
+                Step::Part => None,
+                Step::Read(Some(Ok(message))) => Some(message),
+                Step::Read(Some(Err(error))) => return End::after(&error),
+                Step::Read(None) => return End::Gone,
             },
             () = place.ready.notified(), if !writing => continue,
             () = room(&mut held), if held.is_some() => {
@@ -99,16 +105,15 @@ where
             () = &mut idle, if held.is_none() => return End::with(close::IDLE),
         };
 
-        let message = match message {
-            Some(Ok(message)) => message,
-            Some(Err(error)) => return End::after(&error),
-            None => return End::Gone,
-        };
         let now = Instant::now();
         idle.as_mut().reset(now + limits.idle);
-        if !sent.admit(now, limits.window, message.len() as u64 + OVERHEAD, most_bytes) {
+        // A message counts its length when it is whole; each frame that it comes in counts at once.
+        let unfinished = socket.get_mut().take() * OVERHEAD;
+        let whole = message.as_ref().map_or(0, |message| message.len() as u64 + OVERHEAD);
+        if !sent.admit(now, limits.window, unfinished + whole, most_bytes) {
             return End::with(close::TOO_FAST);
         }
+        let Some(message) = message else { continue };
         match message {
             Message::Binary(message) if message.first().is_none_or(|first| *first == 0) => {
                 return End::with(close::PROTOCOL);
@@ -138,11 +143,13 @@ async fn room(held: &mut Option<Held>) {
 
 enum Step {
     Written(Result<(), Error>),
+    /// Something came, and no message is whole.
+    Part,
     Read(Option<Result<Message, Error>>),
 }
 
 /// Goes on writing and, unless reading is paused, reading. What is half done stays in the socket when this is dropped.
-async fn step<S>(socket: &mut WebSocketStream<S>, writing: bool, reading: bool) -> Step
+async fn step<S>(socket: &mut WebSocketStream<Frames<S>>, writing: bool, reading: bool) -> Step
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -153,6 +160,9 @@ where
         if reading && let Poll::Ready(message) = socket.poll_next_unpin(context) {
             return Poll::Ready(Step::Read(message));
         }
+        if socket.get_ref().has_come() {
+            return Poll::Ready(Step::Part);
+        }
         Poll::Pending
     })
     .await
@@ -160,7 +170,7 @@ where
 
 /// Says goodbye as the end asks for, and reads on until the peer is gone: a socket closed with bytes unread would take
 /// the close code back on its way.
-async fn finish<S>(socket: &mut WebSocketStream<S>, end: End) -> Result<(), Error>
+async fn finish<S>(socket: &mut WebSocketStream<Frames<S>>, end: End) -> Result<(), Error>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -218,7 +228,21 @@ impl End {
     }
 }
 
-/// Counted with each message and ping, for what goes around it on the wire.
+fn config(limits: &Limits) -> WebSocketConfig {
+    WebSocketConfig::default()
+        .read_buffer_size(READ_BUFFER)
+        .write_buffer_size(0)
+        // One message and its header, and as many pongs: a peer that pings and never reads is cut off by this.
+        .max_write_buffer_size(2 * limits.message_bytes + READ_BUFFER)
+        .max_message_size(Some(limits.message_bytes))
+        .max_frame_size(Some(limits.message_bytes))
+}
+
+/// Most of what an open bridge holds in memory, twice, and the library clears it for each read. 20 ms of PCM fit in with
+/// what waits behind them; a longer message gets the room it needs.
+const READ_BUFFER: usize = 2 * 1_024;
+
+/// Counted with each frame, for what goes around it on the wire.
 const OVERHEAD: u64 = 64;
 
 /// A close frame with code 1000.

@@ -10,6 +10,7 @@ pub mod client;
 mod close;
 mod credentials;
 mod desk;
+mod frames;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod grants;

@@ -164,6 +164,68 @@ async fn fragments_are_reassembled_and_a_ping_may_come_between() {
 }
 
 #[tokio::test]
+async fn each_fragment_counts_64_bytes_more_though_it_holds_nothing() {
+    // 650 bytes in a window that no machine is too slow for.
+    let limits = Limits { bytes_per_s: 10, window: Duration::from_secs(65), ..Limits::default() };
+    let relay = relay_with(limits).await;
+    let grant = relay.grant().await;
+    let mut host = relay.host(&grant).await;
+    let mut watch = Raw::join(&relay, &grant, "watch", WATCH).await;
+    assert_eq!(host.binary().await, [0, 1]);
+    let begin = [frame(0x02, &[1; 10]), frame(0x00, b"").repeat(8)].concat();
+    watch.0.write_all(&begin).await.unwrap();
+    watch.send(0x80, b"").await;
+    assert_eq!(host.binary().await, [1; 10], "10 frames and 10 bytes are just within");
+    watch.send(0x89, b"").await;
+    assert_eq!(watch.frame().await, (0x8A, vec![]));
+    assert_eq!(watch.closed().await, 4429);
+
+    let mut watch = Raw::join(&relay, &grant, "watch", WATCH).await;
+    assert_eq!((host.binary().await, host.binary().await), (vec![0, 2], vec![0, 1]));
+    watch.0.write_all(&[begin, frame(0x00, b"")].concat()).await.unwrap();
+    watch.send(0x00, b"").await;
+    assert_eq!(watch.closed().await, 4429, "the 11th, of a message that does not end");
+    assert_eq!(host.binary().await, [0, 2]);
+}
+
+#[tokio::test]
+async fn fragments_without_end_are_closed_4429() {
+    let relay = relay().await;
+    let grant = relay.grant().await;
+    let _host = relay.host(&grant).await;
+    let mut watch = Raw::join(&relay, &grant, "watch", WATCH).await;
+    watch.send(0x02, b"").await;
+    let (mut read, mut write) = watch.0.into_split();
+    let flooding = tokio::spawn(async move {
+        let flood = frame(0x00, b"").repeat(1_000);
+        while write.write_all(&flood).await.is_ok() {}
+    });
+    let mut close = [0; 4];
+    timeout(LIMIT, read.read_exact(&mut close)).await.unwrap().unwrap();
+    assert_eq!(close[2..], 4429_u16.to_be_bytes());
+    timeout(LIMIT, flooding).await.expect("and then the relay hangs up").unwrap();
+}
+
+#[tokio::test]
+async fn a_message_that_is_long_on_its_way_is_no_silence() {
+    let relay = relay_with(Limits { idle: Duration::from_millis(1_500), ..Limits::default() }).await;
+    let grant = relay.grant().await;
+    let mut host = relay.host(&grant).await;
+    let mut watch = Raw::join(&relay, &grant, "watch", WATCH).await;
+    assert_eq!(host.binary().await, [0, 1]);
+    let mut message = [frame(0x02, b"\x01one frame, "), frame(0x80, b"and the last")].concat();
+    let last = message.pop().unwrap();
+    for byte in message {
+        watch.0.write_all(&[byte]).await.unwrap();
+        host.ping().await;
+        assert!(matches!(host.next().await, Message::Pong(_)));
+        tokio::time::sleep(Duration::from_millis(80)).await;
+    }
+    watch.0.write_all(&[last]).await.unwrap();
+    assert_eq!(host.binary().await, b"\x01one frame, and the last");
+}
+
+#[tokio::test]
 async fn protocol_errors_are_closed_1002() {
     let relay = relay().await;
     let grant = relay.grant().await;
