@@ -31,7 +31,7 @@ pub(crate) fn frames(script: &[u8]) {
         let seats = Seats::default();
         let ((host, host_socket), (watch, watch_socket)) = (duplex(PIPE), duplex(PIPE));
         let serve = async |socket, side| {
-            let code = line::run(socket, &seats, side, &limits).await;
+            let code = line::run(socket, &seats, seats.join(side), &limits).await;
             assert!(CODES.contains(&code) || (3_000..5_000).contains(&code), "closed {code}");
         };
         let served = join(serve(host_socket, Side::Host), async {

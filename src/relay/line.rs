@@ -20,16 +20,17 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use super::frames::Frames;
 use super::rate::Window;
 use super::seats::{Ending, Forward, Place, Seats};
-use super::{Limits, Side, close};
+use super::{Limits, close};
 
-/// Seats an upgraded connection and serves it to its end. Returns the close code that it ended with, for the log.
-pub(super) async fn run<S>(stream: S, seats: &Seats, side: Side, limits: &Limits) -> u16
+/// Serves an upgraded connection to its end: from its seat, or with the code that it was refused one with. Returns the close
+/// code that it ended with, for the log.
+pub(super) async fn run<S>(stream: S, seats: &Seats, seat: Result<Place, u16>, limits: &Limits) -> u16
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let stream = Frames::new(stream);
     let mut socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config(limits))).await;
-    let end = match seats.join(side) {
+    let end = match seat {
         Ok(mut place) => {
             let end = carry(&mut socket, seats, &mut place, limits).await;
             // At once, before the goodbye: the other side need not wait for a slow one.

@@ -216,8 +216,6 @@ async fn never_read(many: usize) -> Felt {
                 let grant = relay.grant(OTHER_HOST).await;
                 // Each address has its connects a minute.
                 let host = relay.joined(attacker(n), &grant, "host", OTHER_HOST).await;
-                // Until it has its seat.
-                sleep(Duration::from_millis(200)).await;
                 let mut watch = relay.joined(attacker(n), &grant, "watch", WATCH).await;
                 let message = frame(0x82, &vec![1; 60_000]);
                 for _ in 0..6 {
@@ -558,20 +556,13 @@ async fn rest(answers: &mut SplitStream<Socket>, sent: &[Instant], latencies: &m
     }
 }
 
-/// A Watch whose first message was answered. One that comes before its host has its seat is turned away, and comes again.
+/// A Watch whose first message was answered.
 async fn seated(relay: &Attacked, grant: &str) -> Socket {
-    let start = Instant::now();
-    loop {
-        let mut watch = join(relay, grant, "watch", WATCH).await;
-        if watch.send(Message::binary(vec![1; 8])).await.is_ok() {
-            let answer = timeout(LIMIT, watch.next()).await.expect("it is answered");
-            if answer.is_some_and(|answer| answer.is_ok_and(|message| message.is_binary())) {
-                return watch;
-            }
-        }
-        assert!(start.elapsed() < LIMIT, "the host is not there");
-        sleep(Duration::from_millis(100)).await;
-    }
+    let mut watch = join(relay, grant, "watch", WATCH).await;
+    watch.send(Message::binary(vec![1; 8])).await.unwrap();
+    let answer = timeout(LIMIT, watch.next()).await.expect("it is answered").unwrap().unwrap();
+    assert!(answer.is_binary(), "{answer:?}");
+    watch
 }
 
 async fn join(relay: &Attacked, grant: &str, side: &str, bearer: &str) -> Socket {

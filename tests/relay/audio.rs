@@ -49,6 +49,28 @@ async fn a_watch_connects_and_leaves_and_its_host_is_told() {
     assert_eq!(host.binary().await, [0, 2], "also without a goodbye");
 }
 
+/// On several threads, for the relay to be behind if it can.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn whoever_has_its_answer_has_its_seat() {
+    let most = u32::MAX;
+    let limits = Limits { connect_rate: most, host_address_rate: most, watch_address_rate: most, ..Limits::default() };
+    let relay = relay_with(limits).await;
+    let grant = relay.grant().await;
+    for _ in 0..100 {
+        let mut host = Raw::join(&relay, &grant, "host", HOST).await;
+        let mut first = Raw::join(&relay, &grant, "watch", WATCH).await;
+        let mut second = Raw::join(&relay, &grant, "watch", WATCH).await;
+        for notice in [1, 2, 1] {
+            assert_eq!(host.frame().await, (0x82, vec![0, notice]));
+        }
+        assert_eq!(first.frame().await, (0x88, 4000_u16.to_be_bytes().to_vec()));
+        let newer = Raw::join(&relay, &grant, "host", HOST).await;
+        assert_eq!(host.frame().await, (0x88, 4000_u16.to_be_bytes().to_vec()));
+        assert_eq!(second.frame().await, (0x88, 4503_u16.to_be_bytes().to_vec()));
+        drop(newer);
+    }
+}
+
 #[tokio::test]
 async fn case_51_a_second_watch_replaces_the_first() {
     let relay = relay().await;
