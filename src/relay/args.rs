@@ -32,6 +32,9 @@ pub struct RelayArgs {
 
 /// Runs a relay until SIGINT or SIGTERM. Exit codes: 0 stopped, 1 a fault of ours, 2 an option or file that cannot be.
 pub async fn run(args: RelayArgs) -> ExitCode {
+    if let Err(error) = args.limits.check() {
+        return refuse(&error);
+    }
     let credentials = match Credentials::load(&args.credentials) {
         Ok(credentials) => credentials,
         Err(error) => return refuse(&error),
@@ -91,12 +94,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_relay_without_credentials_or_beyond_loopback_does_not_start() {
+    async fn a_relay_that_could_serve_nobody_or_beyond_loopback_does_not_start() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_str().unwrap();
         let args = Command::parse_from(["relay", "--credentials", path]).relay;
         assert_eq!(run(args).await, ExitCode::from(2), "an empty file");
         std::fs::write(path, "secret").unwrap();
+        for limits in ["--shortest-grant-s=1801", "--bytes-per-s=1"] {
+            let args = Command::parse_from(["relay", "--credentials", path, limits]).relay;
+            assert_eq!(run(args).await, ExitCode::from(2), "{limits}");
+        }
         let args = Command::parse_from(["relay", "--credentials", path, "--listen", "0.0.0.0:0"]).relay;
         assert_eq!(run(args).await, ExitCode::from(2));
     }

@@ -60,7 +60,7 @@ async fn carry<S>(socket: &mut WebSocketStream<Frames<S>>, seats: &Seats, place:
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let most_bytes = limits.bytes_per_s.saturating_mul(limits.window.as_millis() as u64) / 1_000;
+    let most_bytes = limits.bytes_per_window();
     let mut sent = Window::default();
     let mut idle = pin!(tokio::time::sleep(limits.idle));
     let mut writing = false;
@@ -229,7 +229,7 @@ impl End {
     }
 }
 
-fn config(limits: &Limits) -> WebSocketConfig {
+pub(super) fn config(limits: &Limits) -> WebSocketConfig {
     WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER)
         .write_buffer_size(0)
@@ -244,7 +244,7 @@ fn config(limits: &Limits) -> WebSocketConfig {
 const READ_BUFFER: usize = 2 * 1_024;
 
 /// Counted with each frame, for what goes around it on the wire.
-const OVERHEAD: u64 = 64;
+pub(super) const OVERHEAD: u64 = 64;
 
 /// A close frame with code 1000.
 const CLOSE_NORMAL: [u8; 4] = [0x88, 2, 0x03, 0xE8];
