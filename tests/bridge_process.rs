@@ -456,6 +456,7 @@ async fn bad_input_ends_with_code_2_and_one_line() {
         with(|open| open["grant"]["expires_in_s"] = json!(-1)),
         with(|open| open["grant"]["relay_url"] = json!("http://relay.example")),
         with(|open| open["grant"]["credential"] = json!("two\nlines")),
+        with(|open| open["grant"]["credential"] = json!("two-é")),
     ] {
         let mut bridge = Bridge::spawn(&["bridge"]);
         bridge.write(input.as_bytes()).await;

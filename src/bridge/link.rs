@@ -26,7 +26,7 @@ use url::Url;
 
 use crate::relay::{RelayUrl, RelayUrlError, Side};
 use crate::seal::{GrantId, MAX_MESSAGE};
-use crate::secret::Secret;
+use crate::secret::{LONGEST_BEARER, Secret};
 
 /// Where the host's socket is, and with which credential.
 pub struct Target {
@@ -41,7 +41,7 @@ pub enum TargetError {
     #[error(transparent)]
     Url(#[from] RelayUrlError),
     /// Not a bearer.
-    #[error("the relay credential is empty or has characters that a header cannot carry")]
+    #[error("the relay credential is empty, too long or has characters that a header cannot carry")]
     Credential,
 }
 
@@ -71,10 +71,12 @@ impl Target {
     /// When the address would carry the credential in clear over a network, or is none.
     pub fn host(relay_url: &str, grant: &GrantId, credential: &Secret) -> Result<Self, TargetError> {
         let url = RelayUrl::parse(relay_url)?.audio(grant, Side::Host);
-        if credential.expose().is_empty() {
+        let text = credential.expose();
+        // A header can carry more than ASCII; no relay would know it.
+        if !(1..=LONGEST_BEARER).contains(&text.len()) || !text.is_ascii() {
             return Err(TargetError::Credential);
         }
-        let bearer = format!("Bearer {}", credential.expose());
+        let bearer = format!("Bearer {text}");
         let mut credential = HeaderValue::try_from(bearer).map_err(|_| TargetError::Credential)?;
         credential.set_sensitive(true);
         Ok(Self { url, credential })

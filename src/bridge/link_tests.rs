@@ -272,7 +272,7 @@ fn a_target_has_a_clean_url_and_a_bearer() {
     let host = |url: &str, credential: &str| Target::host(url, &grant, &Secret::new(credential)).map(|_| ());
     assert_eq!(host("https://relay.example", "a-credential"), Ok(()));
     assert!(matches!(host("http://relay.example", "a-credential"), Err(TargetError::Url(_))));
-    for credential in ["", "two\nlines"] {
+    for credential in ["", "two\nlines", "é", "\u{feff}a-credential", &"x".repeat(100_000)] {
         assert_eq!(host("https://relay.example", credential), Err(TargetError::Credential));
     }
 }

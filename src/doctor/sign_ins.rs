@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::report::{Check, Outcome};
 use crate::engine::EngineKind;
-use crate::secret::Secret;
+use crate::secret;
 use crate::sign_in::files::{Billing, SignIns, claims};
 
 /// The sign-ins of a configuration file; without one, what can be seen of those that the plugin uses.
@@ -52,8 +52,8 @@ fn check(name: &'static str, billing: Billing, file: &Path, now: u64) -> Check {
         Billing::Codex => "a Codex sign-in",
     };
     let place = file.display();
-    let text = match fs::read_to_string(file) {
-        Ok(text) => Secret::new(text),
+    let text = match secret::read(file) {
+        Ok(text) => text,
         Err(error) => {
             return Check::new(name, Outcome::Fail, format!("{place} cannot be read: {error}"))
                 .next("see whether the file is there and this user may read it");

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
-use zeroize::Zeroizing;
 
-use crate::secret::warn_if_shared;
+use crate::secret::{self, LONGEST_BEARER, is_bearer, warn_if_shared};
 
 /// The gateways a relay serves. Only the hash of each credential is kept.
 #[derive(Clone)]
@@ -37,6 +36,12 @@ pub enum CredentialsError {
     /// White space within a credential, or nothing after a name.
     #[error("line {0} of the credentials is neither `credential` nor `name: credential`")]
     Malformed(usize),
+    /// No request could bring it.
+    #[error(
+        "line {0} of the credentials cannot travel in a header; a credential is at most {LONGEST_BEARER} printable ASCII \
+         characters"
+    )]
+    NoBearer(usize),
     /// The same credential twice.
     #[error("line {0} of the credentials repeats an earlier one")]
     Repeated(usize),
@@ -46,9 +51,8 @@ impl Credentials {
     /// Reads a file as [`Credentials::parse`] does.
     pub fn load(path: &Path) -> Result<Self, CredentialsError> {
         warn_if_shared(path);
-        let text =
-            std::fs::read_to_string(path).map_err(|source| CredentialsError::Read { path: path.to_owned(), source })?;
-        Self::parse(&Zeroizing::new(text))
+        let text = secret::read(path).map_err(|source| CredentialsError::Read { path: path.to_owned(), source })?;
+        Self::parse(text.expose())
     }
 
     /// One gateway a line: its credential, or `name: credential`. Empty lines and those that begin with `#` are skipped.
@@ -65,6 +69,9 @@ impl Credentials {
             };
             if credential.is_empty() || credential.contains(char::is_whitespace) || line.ends_with(": ") {
                 return Err(CredentialsError::Malformed(number));
+            }
+            if !is_bearer(credential) {
+                return Err(CredentialsError::NoBearer(number));
             }
             let sha256 = sha256(credential);
             if gateways.iter().any(|gateway| gateway.sha256 == sha256) {
@@ -139,9 +146,23 @@ mod tests {
             assert!(matches!(error, CredentialsError::Malformed(line) if line == number), "{error:?}");
             assert!(!format!("{error} {error:?}").contains("words"));
         }
+        let long = format!("one\n{}", "words".repeat(20_000));
+        for text in ["one\nwörds-é", "one\nhome: \u{feff}words", "one\nwords\u{7f}", &long] {
+            let error = Credentials::parse(text).unwrap_err();
+            assert!(matches!(error, CredentialsError::NoBearer(2)), "{error:?}");
+            assert!(error.to_string().starts_with("line 2 of the credentials cannot travel in a header"), "{error}");
+        }
         assert!(matches!(error("same\nhome: same"), CredentialsError::Repeated(2)));
         let missing = Credentials::load(Path::new("/nonexistent/credentials")).unwrap_err();
         assert!(missing.to_string().contains("/nonexistent/credentials"));
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_credential() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "\u{feff}alpha-secret\r\nhome: beta-secret\r\n").unwrap();
+        let credentials = Credentials::load(file.path()).unwrap();
+        assert_eq!((credentials.find("alpha-secret"), credentials.find("beta-secret")), (Some(0), Some(1)));
     }
 
     #[test]

@@ -29,7 +29,7 @@ use super::{GptLiveAnswer, GrokAccess};
 use crate::address::keeps_secrets;
 use crate::disk;
 use crate::engine::{EngineKind, ErrorCode, Start, StartError};
-use crate::secret::{Secret, warn_if_shared};
+use crate::secret::{self, Secret, warn_if_shared};
 
 /// The sign-ins of a configuration file.
 pub struct SignIns {
@@ -290,10 +290,10 @@ async fn read_secret(path: &Path) -> Result<Secret, StartError> {
     let file = path.to_owned();
     let read = disk::away(move || {
         warn_if_shared(&file);
-        fs::read_to_string(file)
+        secret::read(&file)
     });
     let text = read.await.ok_or_else(|| unusable_file(path, "does not answer"))?;
-    text.map(Secret::new).map_err(|_| unusable_file(path, "cannot be read"))
+    text.map_err(|_| unusable_file(path, "cannot be read"))
 }
 
 /// The log names the file; the Watch is told no path.

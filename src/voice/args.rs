@@ -1,7 +1,6 @@
 //! `watch-audio voice`: its options and its life as a process.
 
 use std::ffi::OsString;
-use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;
@@ -14,7 +13,7 @@ use super::{BindError, Config, ConfigError, Server, Setup};
 use crate::descriptors;
 use crate::hermes::{Hermes, UrlError};
 use crate::log::{self, LogLevel};
-use crate::secret::{Secret, warn_if_shared};
+use crate::secret::{self, Secret, is_bearer, warn_if_shared};
 
 /// Hold calls with GPT-Live from a page in the browser; what they ask for is done by Hermes.
 #[derive(Debug, Clone, clap::Args)]
@@ -139,10 +138,9 @@ fn demo(args: &VoiceArgs, level: LogLevel) -> VoiceError {
 /// When it cannot be read, or is none.
 pub fn secret(path: &Path) -> Result<Secret, VoiceError> {
     warn_if_shared(path);
-    let text = fs::read_to_string(path).map(Secret::new).map_err(|error| VoiceError::Read(path.into(), error))?;
+    let text = secret::read(path).map_err(|error| VoiceError::Read(path.into(), error))?;
     let secret = text.expose().trim();
-    // It travels in a header.
-    if secret.is_empty() || !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
+    if !is_bearer(secret) {
         return Err(VoiceError::NoSecret(path.into()));
     }
     Ok(Secret::new(secret))
