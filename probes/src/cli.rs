@@ -299,7 +299,8 @@ fn options(arguments: &Arguments) -> Result<(Options, Option<PageFile>), Verdict
 fn answers(arguments: &Arguments) -> Result<Answers, Verdict> {
     let bad = |error: &dyn std::fmt::Display| Verdict::BadUse(error.to_string());
     let (Some(url), Some(key)) = (&arguments.hermes, &arguments.hermes_key_file) else {
-        let real = arguments.pairing.is_some();
+        // A simulated engine asks for what the script has, behind whatever relay.
+        let real = arguments.pairing.is_some() && arguments.config.is_some();
         return Ok(if real { Answers::Unsupported } else { Answers::scripted(SEARCH) });
     };
     let key = voice::args::secret(key).map_err(|error| bad(&error))?;

@@ -72,7 +72,7 @@ impl Tools {
 pub enum Answers {
     /// Each search finds this, after so long.
     Scripted(Map<String, Value>, Duration),
-    /// Status 501: on a real relay the probe plays no agent.
+    /// Status 501: with a real relay and a real engine the probe plays no agent.
     Unsupported,
     /// There is an agent: what the engine hands over is run there, and no tool is called.
     Hermes(Jobs),
@@ -100,7 +100,7 @@ impl Answers {
                 found.insert("query".into(), call["args"]["query"].clone());
                 found.into()
             }
-            _ => json!({"ok": false, "status": 501, "detail": "The probe does not do this."}),
+            _ => json!({"ok": false, "status": 501, "detail": "The probe does not do this; --hermes names who does."}),
         }
     }
 }

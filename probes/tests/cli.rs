@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
+use watch_audio::relay::{Config, Credentials, Limits, Server};
 use watch_audio_media::wav;
 use watch_audio_probes::likeness::{find, heard_once};
 
@@ -151,6 +152,31 @@ fn a_relay_that_is_not_there_is_told_apart() {
     assert!(outcome(&output).starts_with("the relay refused: "));
     assert!(outcome(&output).ends_with("; the report is in call.html"));
     assert!(page(&dir).contains("exit code 3"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_relay_of_ones_own_the_simulated_engine_gets_its_search_too() {
+    watch_audio::tls::ensure_provider();
+    let config = Config {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        behind_tls: false,
+        address_header: None,
+        credentials: Credentials::parse("i.g.s").unwrap(),
+        limits: Limits::default(),
+    };
+    let relay = Server::bind(config).await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let pairing = format!(r#"{{"credential": "i.g.s", "relay_url": "http://{}"}}"#, relay.local_addr());
+    fs::write(dir.path().join("pairing.json"), pairing).unwrap();
+    fs::set_permissions(dir.path().join("pairing.json"), fs::Permissions::from_mode(0o600)).unwrap();
+    let question = concat!(env!("CARGO_MANIFEST_DIR"), "/../samples/question.wav");
+    let mut command = probe(&dir);
+    command.args([question, "--pairing", "pairing.json"]);
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    ends_with_code(&output, 0);
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(told.contains("Weather: Sunny, 21 degrees"), "{told}");
+    relay.shutdown().await;
 }
 
 #[test]
