@@ -178,7 +178,9 @@ where
     match end {
         End::Gone => return Ok(()),
         End::Ours(Ending { rest, code }) => {
-            // The library would send a pong that it owes behind the close.
+            // The library would send a pong that it owes behind the close. Where there was no room for it, the first time makes
+            // some.
+            socket.flush().await?;
             socket.flush().await?;
             for message in rest {
                 socket.feed(Message::Binary(message)).await?;
